@@ -1,0 +1,65 @@
+/* Processor detection. See cpu.h. */
+#include "base/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const LEVEL_NAMES[CPU_LEVEL_COUNT] = {"ref", "avx2"};
+
+enum cpu_level cpu_best_level(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
+        return CPU_LEVEL_AVX2;
+#endif
+    return CPU_LEVEL_REF;
+}
+
+const char *cpu_level_name(enum cpu_level level)
+{
+    return LEVEL_NAMES[level];
+}
+
+bool cpu_level_parse(const char *name, enum cpu_level *ret_level)
+{
+    for (int i = 0; i < CPU_LEVEL_COUNT; i++) {
+        if (strcmp(name, LEVEL_NAMES[i]) == 0) {
+            *ret_level = (enum cpu_level)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *cpu_brand(char *text, size_t size)
+{
+    char line[256];
+
+    (void)snprintf(text, size, "unknown");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    if (f == NULL)
+        return text;
+    while (fgets(line, sizeof line, f) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL)
+            continue;
+        (void)snprintf(text, size, "%s", colon + 1 + strspn(colon + 1, " \t"));
+        text[strcspn(text, "\n")] = 0;
+        break;
+    }
+    (void)fclose(f);
+    return text;
+}
+
+int cpu_count(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 1;
+    int n = CPU_COUNT(&set);
+    return n > 0 ? n : 1;
+}

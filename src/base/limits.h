@@ -1,0 +1,34 @@
+/* Hard limits on what files, users and peers may ask for. Crossing one is FERRY_ERR_LIMIT or
+ * FERRY_ERR_FORMAT, never a crash.
+ *
+ * Why one file: an operator can read every bound in one place. */
+#ifndef BASE_LIMITS_H
+#define BASE_LIMITS_H
+
+enum {
+    LIMIT_TENSORS = 1 << 20,      /* tensors in one checkpoint (61 layers x 384 experts x 3 fit) */
+    LIMIT_TENSOR_DIMS = 4,        /* dimensions of one tensor */
+    LIMIT_TENSOR_NAME = 1024,     /* bytes of a tensor name */
+    LIMIT_GGUF_KEYS = 1 << 16,    /* metadata keys of a GGUF file */
+    LIMIT_GGUF_KEY = 65535,       /* bytes of a GGUF key */
+    LIMIT_GGUF_STRING = 64 << 20, /* bytes of a GGUF string */
+    LIMIT_GGUF_ARRAY = 1 << 24,   /* elements of a GGUF array */
+    LIMIT_GGUF_ALIGNMENT = 1 << 20,       /* general.alignment */
+    LIMIT_SAFETENSORS_HEADER = 100000000, /* bytes, as the reference has it */
+    LIMIT_JSON_FILE = 256 << 20,          /* bytes of config.json, tokenizer.json, index */
+    LIMIT_JSON_DEPTH = 64,
+    LIMIT_SHARDS = 4096, /* files of one checkpoint */
+    LIMIT_VOCAB = 1 << 22,
+    LIMIT_TOKEN_BYTES = 1 << 16, /* bytes of one vocabulary entry */
+    LIMIT_LAYERS = 1024,
+    LIMIT_EXPERTS = 4096, /* per layer */
+    LIMIT_TOP_K = 64,
+    LIMIT_HIDDEN = 1 << 17,
+    LIMIT_HEAD_DIM = 1024,
+    LIMIT_HEADS = 4096,
+    LIMIT_THREADS = 1024,
+    LIMIT_CONTEXT = 1 << 24, /* tokens of one sequence */
+    LIMIT_SEQUENCES = 4096,
+};
+
+#endif

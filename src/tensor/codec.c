@@ -1,0 +1,2 @@
+/* Encoding and decoding of block formats. See codec.h. */
+#include "tensor/codec.h"
