@@ -14,8 +14,9 @@
 void codec_decode_row(enum dtype dtype, const void *src, float *dst, size_t n);
 
 /* One row the other way, by a plain round-to-nearest search per block (K types: per sub-block
- * scales from the range, quantised to 6 bits). Good for tests and `quantize`, no importance
- * weights. */
+ * scales from a short search, quantised to 6 or 8 bits). Codes are chosen for the scale as stored.
+ * Good for tests and `quantize`, no importance weights. A block that holds an infinity or a NaN, or
+ * whose scale overflows f16, decodes to non-finite values: a broken weight stays visible. */
 void codec_encode_row(enum dtype dtype, const float *src, void *dst, size_t n);
 
 #endif
