@@ -17,7 +17,8 @@ enum {
     LIMIT_SAFETENSORS_HEADER = 100000000, /* bytes, as the reference has it */
     LIMIT_JSON_FILE = 256 << 20,          /* bytes of config.json, tokenizer.json, index */
     LIMIT_JSON_DEPTH = 64,
-    LIMIT_SHARDS = 4096, /* files of one checkpoint */
+    LIMIT_JSON_VALUES = 1 << 22, /* values of one JSON text: 100 to 250 bytes of memory each */
+    LIMIT_SHARDS = 4096,         /* files of one checkpoint */
     LIMIT_VOCAB = 1 << 22,
     LIMIT_TOKEN_BYTES = 1 << 16, /* bytes of one vocabulary entry */
     LIMIT_LAYERS = 1024,

@@ -37,10 +37,11 @@ struct checkpoint_tensor {
 };
 
 /* Opens MODEL: a .gguf file (or the first shard of a split one), or a folder with config.json and
- * safetensors (single file, or sharded by model.safetensors.index.json), or one .safetensors file
- * beside its config.json. Checks every header completely; reads no tensor data. Errors:
- * FERRY_ERR_NOT_FOUND, FERRY_ERR_FORMAT, FERRY_ERR_UNSUPPORTED, FERRY_ERR_LIMIT, FERRY_ERR_IO,
- * FERRY_ERR_NOMEM; err names file, tensor, offset, sizes. */
+ * safetensors (model.safetensors, or the files that model.safetensors.index.json names), or one
+ * .safetensors file beside its config.json. Checks every header completely; reads no tensor data.
+ * Errors: FERRY_ERR_NOT_FOUND, FERRY_ERR_ARG (one shard of several was given), FERRY_ERR_FORMAT,
+ * FERRY_ERR_UNSUPPORTED, FERRY_ERR_LIMIT, FERRY_ERR_IO, FERRY_ERR_NOMEM; err names file, tensor,
+ * offset, sizes. */
 enum ferry_status checkpoint_open(struct checkpoint **ret_checkpoint, const char *path,
                                   struct ferry_error *err) FERRY_MUST_CHECK;
 
@@ -69,6 +70,11 @@ const struct checkpoint_tensor *checkpoint_find(const struct checkpoint *checkpo
                                                 const char *name);
 const struct checkpoint_tensor *checkpoint_take(struct checkpoint *checkpoint, const char *name);
 
+/* Files that tensors come from, and entries of model.safetensors.index.json that the headers
+ * contradict (the headers are believed); for `inspect`. */
+size_t checkpoint_n_files(const struct checkpoint *checkpoint);
+size_t checkpoint_n_stale(const struct checkpoint *checkpoint);
+
 /* Total bytes of all tensors. */
 uint64_t checkpoint_tensor_bytes(const struct checkpoint *checkpoint);
 
@@ -81,9 +87,10 @@ enum ferry_status checkpoint_recheck(const struct checkpoint *checkpoint,
 void checkpoint_forget_pages(const struct checkpoint *checkpoint,
                              const struct checkpoint_tensor *tensor);
 
-/* SHA-256 over the sorted list (name, dtype, dims, data of every tensor would be too slow to read
- * at open): model hash of the numerics string: over headers and metadata plus sizes. Hex, 64 digits
- * and a 0. Weight bytes are verified per expert elsewhere. */
+/* SHA-256 over what the headers say, whatever the sharding: format, (name, dtype, dims) of all
+ * tensors in name order, then config.json (white space and key order aside) or the metadata keys
+ * except split.*. It is the model hash of the numerics string; weight bytes, too slow to read at
+ * open, are verified per expert elsewhere. 64 hex digits and a 0. */
 void checkpoint_header_hash(const struct checkpoint *checkpoint, char ret_hex[65]);
 
 #endif
