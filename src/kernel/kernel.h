@@ -21,6 +21,7 @@ enum {
     KERNEL_GROUP = 8, /* output columns that are packed together: the lanes of one 256-bit vector */
     KERNEL_KV_CHUNK = 128, /* positions of one attention chunk and of one KV page */
     KERNEL_SUM_LANES = 16, /* virtual lanes of every sum across lanes */
+    ATTN_TILE_MAX = 8,     /* queries that an attention kernel keeps scratch for at once */
 };
 
 /* ---- packed weights (pack.c; the same layout for all levels) ----
@@ -67,7 +68,8 @@ typedef void matmul_fn(const struct matmul_job *job);
 
 /* A32 quantisation of x [k] into row (act_row_bytes(ACT_FORMAT_A32, k)). NUMERICS: amax over 32;
  * scale = amax / 127; q = nearest-even(x * (127 / amax)), clamped to +-127; amax 0 gives scale 0.
- * NaN or infinity in a block gives scale NaN and q 0. */
+ * NaN or infinity in a block gives scale NaN and q 0. amax below 2^-119, where 127 / amax or the
+ * scale would leave the normal range, counts as 0. Bytes after the sums are not written. */
 typedef void quantize_fn(void *row, const float *x, size_t k);
 
 /* out = x / sqrt(mean(x^2) + eps) * w; x, w, out [n]; out may be x. Sum of squares in 16 virtual
@@ -79,8 +81,11 @@ typedef void rms_norm_fn(float *out, const float *x, const float *w, size_t n, f
 typedef void silu_mul_fn(float *out, const float *gate, const float *up, size_t n);
 
 /* Softmax of x [n] in place: max; e = exp(x - max); sum in 16 virtual lanes and one tree; e / sum.
- */
+ * NaN or +infinity in x, or nothing but -infinity, makes every output NaN. */
 typedef void softmax_fn(float *x, size_t n);
+
+/* x[i] = math_exp(x[i]) */
+typedef void exp_fn(float *x, size_t n);
 
 /* y[i] = y[i] + x[i];  y[i] = y[i] * s;  y[i] = y[i] + s * x[i] as one fma is NOT offered: leaf and
  * node are separate roundings. */
@@ -112,10 +117,10 @@ struct attn_job {
     const int32_t *begin, *end; /* [n_q] visible positions of this chunk: 0 <= begin <= end <= 128;
                                    empty: query skipped */
     float scale;
-    float *scratch; /* [n_q * 128 + 2 * head_dim] floats or attn_scratch_floats() */
+    float *scratch; /* attn_scratch_floats(n_q, head_dim) floats; contents undefined after */
     /* running result per query, merged into: */
     float *max; /* [n_q] */
-    float *sum; /* [n_q]; 0 means nothing merged yet */
+    float *sum; /* [n_q]; 0 means nothing merged yet: max and acc are then written, not read */
     float *acc; /* n_q vectors [head_dim], acc_stride floats apart */
     size_t acc_stride;
 };
@@ -123,8 +128,19 @@ struct attn_job {
 /* Per query: s[p] = dot * scale, dot = fma over d ascending; m = max over visible; e[p] = exp(s[p]
  * - m); l = sum of e in 16 lanes by p mod 16 (absolute in the chunk) and one tree; o[d] = fma over
  * p ascending of e[p] * v[p][d], from 0. Merge: first chunk: (m, l, o). Later: M' = max(M, m); a =
- * exp(M - M'); b = exp(m - M'); L' = fma(L, a, l * b); O' = fma(O, a, o * b). */
+ * exp(M - M'); b = exp(m - M'); L' = fma(L, a, l * b); O' = fma(O, a, o * b). Invisible positions
+ * may hold anything, NaN included: nothing of them reaches a result. */
 typedef void attn_fn(const struct attn_job *job);
+
+/* Floats of attn_job.scratch, enough for every level; at most 8 queries' worth however large n_q
+ * is. */
+size_t attn_scratch_floats(size_t n_q, size_t head_dim);
+
+/* Rounds one position's k and v [head_dim] to the KV dtype and writes them as column p of k_page
+ * [head_dim][128] and row p of v_page [128][head_dim]. Returns how many finite values became
+ * infinite. */
+typedef size_t kv_store_fn(void *k_page, void *v_page, size_t p, size_t head_dim, const float *k,
+                           const float *v);
 
 /* ---- the table ---- */
 
@@ -135,12 +151,14 @@ struct kernels {
     rms_norm_fn *rms_norm;
     silu_mul_fn *silu_mul;
     softmax_fn *softmax;
+    exp_fn *exp;
     add_fn *add;
     scale_fn *scale;
     rope_fn *rope;
-    attn_fn *attn[DTYPE_COUNT];     /* by KV dtype: F32, F16, BF16 */
-    decode_fn *decode[DTYPE_COUNT]; /* F32, F16, BF16 */
-    encode_fn *encode[DTYPE_COUNT]; /* F32, F16, BF16 */
+    attn_fn *attn[DTYPE_COUNT];         /* by KV dtype: F32, F16, BF16 */
+    decode_fn *decode[DTYPE_COUNT];     /* F32, F16, BF16 */
+    encode_fn *encode[DTYPE_COUNT];     /* F32, F16, BF16 */
+    kv_store_fn *kv_store[DTYPE_COUNT]; /* by KV dtype: F32, F16, BF16 */
 };
 
 /* Fills the table for `level` (or the best below it that this build has). Any thread; const
