@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Regenerates every golden vector from scratch and compares it with the committed ones; --write replaces those instead.
+# Sets up its own environment first. About 20 minutes on one core, most of it the search for prompts with wide gaps.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+golden=$here/../../tests/oracle/golden
+python=$("$here/setup.sh")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+
+"$python" "$here/check_quants.py"
+"$python" "$here/make_cases.py" --out "$work/cases.json"
+"$python" "$here/router_vectors.py" --out "$work/router.json"
+if [ "${1:-}" = --write ]; then
+    "$python" "$here/reference.py" --cases "$work/cases.json" --out "$golden"
+    cp "$work/router.json" "$golden/router.json"
+    exit
+fi
+"$python" "$here/reference.py" --cases "$work/cases.json" --out "$work/golden" --compare "$golden"
+"$python" "$here/router_vectors.py" --out "$work/router.json" --compare "$golden/router.json"
