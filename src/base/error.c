@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,35 +53,53 @@ int ferry_status_http(enum ferry_status status)
     return info_of(status)->http;
 }
 
-/* Length of a valid UTF-8 sequence at s, 0 when it is not one. */
-static size_t utf8_sequence(const unsigned char *s)
+/* Length of a valid UTF-8 sequence at s (shortest form, no surrogates, at most U+10FFFF), 0 when it
+ * is not one. Reads no further than the terminating 0. */
+static size_t utf8_sequence(const unsigned char *s, uint32_t *ret_code)
 {
-    size_t n = s[0] < 0x80                   ? 1
-               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
-               : (s[0] & 0xF0) == 0xE0       ? 3
-               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
-                                             : 0;
+    static const uint32_t LEAST[5] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = s[0] < 0x80                  ? 1
+               : s[0] < 0xC0 || s[0] > 0xF4 ? 0
+               : s[0] < 0xE0                ? 2
+               : s[0] < 0xF0                ? 3
+                                            : 4;
+    uint32_t code = n < 2 ? s[0] : s[0] & (0x7Fu >> n);
+
     for (size_t i = 1; i < n; i++) {
         if ((s[i] & 0xC0) != 0x80)
             return 0;
+        code = code << 6 | (s[i] & 0x3Fu);
     }
+    if (code < LEAST[n] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+        return 0;
+    *ret_code = code;
     return n;
 }
 
-/* Makes text from a hostile source safe for one line of a terminal or a log. */
-static void make_printable(char *text)
+/* Control characters, line separators, and marks that change the order of the text around them. */
+static bool is_control(uint32_t code)
 {
-    unsigned char *s = (unsigned char *)text;
+    return code < 0x20 || (code >= 0x7F && code < 0xA0) || (code >= 0x2028 && code <= 0x202E) ||
+           (code >= 0x2066 && code <= 0x2069);
+}
+
+void error_make_printable(char *text)
+{
+    unsigned char *s = (unsigned char *)text, *out = s;
 
     while (*s != 0) {
-        size_t n = utf8_sequence(s);
-        if (n == 0 || (n == 1 && (*s < 0x20 || *s == 0x7F)) ||
-            (n == 2 && s[0] == 0xC2 && s[1] < 0xA0)) {
-            *s = '?';
-            n = 1;
+        uint32_t code = 0;
+        size_t n = utf8_sequence(s, &code);
+        if (n == 0 || is_control(code)) {
+            *out++ = '?';
+            s += n == 0 ? 1 : n;
+            continue;
         }
+        memmove(out, s, n);
+        out += n;
         s += n;
     }
+    *out = 0;
 }
 
 enum ferry_status error_set(struct ferry_error *err, enum ferry_status status, const char *file,
@@ -92,7 +112,7 @@ enum ferry_status error_set(struct ferry_error *err, enum ferry_status status, c
     va_start(args, format);
     (void)vsnprintf(err->msg, sizeof err->msg, format, args);
     va_end(args);
-    make_printable(err->msg);
+    error_make_printable(err->msg);
     err->status = status;
     err->sys = sys;
     err->file = file;
@@ -111,7 +131,6 @@ void error_prefix(struct ferry_error *err, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    make_printable(text);
     memcpy(old, err->msg, sizeof old);
     size_t used = strlen(text);
     memcpy(err->msg, text, used + 1);
@@ -121,4 +140,5 @@ void error_prefix(struct ferry_error *err, const char *format, ...)
         n = rest;
     memcpy(err->msg + used, old, n);
     err->msg[used + n] = 0;
+    error_make_printable(err->msg); /* the cut may have split a character */
 }

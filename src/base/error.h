@@ -16,6 +16,10 @@ enum ferry_status error_set(struct ferry_error *err, enum ferry_status status, c
  * fit. */
 void error_prefix(struct ferry_error *err, const char *format, ...) FERRY_PRINTF(2, 3);
 
+/* Makes text from a hostile source safe for one line of a terminal or a log, in place: control
+ * characters, invalid UTF-8 and marks that turn the direction of text become '?'. Never grows. */
+void error_make_printable(char *text);
+
 #define FERRY_FAIL(err, status, ...) error_set((err), (status), __FILE__, __LINE__, __VA_ARGS__)
 
 #endif

@@ -1,6 +1,8 @@
 /* Operator messages. See log.h. */
 #include "base/log.h"
 
+#include "base/error.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -22,5 +24,6 @@ void log_write(enum log_level level, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    error_make_printable(text);
     (void)fprintf(stderr, "ferry: %s%s\n", NAMES[level], text); /* one call: lines do not mix */
 }

@@ -15,7 +15,8 @@ enum log_level {
 /* Set once, before threads start. Default: warning. */
 void log_set_level(enum log_level level);
 
-/* One line "ferry: level: text". Any thread. */
+/* One line "ferry: level: text" (no level for info), cut at 1023 bytes; control bytes and invalid
+ * UTF-8 are replaced as in error records. Any thread. */
 void log_write(enum log_level level, const char *format, ...) FERRY_PRINTF(2, 3);
 
 #define LOG_ERROR(...)   log_write(LOG_LEVEL_ERROR, __VA_ARGS__)

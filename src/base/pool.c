@@ -7,6 +7,7 @@
 #include "base/pool.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/limits.h"
@@ -94,7 +95,7 @@ static void work(struct pool *pool, int thread_index)
         size_t begin = atomic_fetch_add_explicit(&pool->next, pool->grain, memory_order_relaxed);
         if (begin >= pool->n_items)
             return;
-        size_t end = pool->n_items - begin < pool->grain ? pool->n_items : begin + pool->grain;
+        size_t end = begin + min_size(pool->grain, pool->n_items - begin);
         pool->fn(pool->arg, begin, end, thread_index);
     }
 }
@@ -125,11 +126,11 @@ static void *worker_main(void *p)
     struct pool *pool = worker->pool;
     unsigned seen = 0;
 
-    (void)fp_mode_enter();
     for (;;) {
         seen = wait_round(pool, seen);
         if (pool->stop)
             return NULL;
+        (void)fp_mode_enter(); /* each round: what an earlier one left behind must not count */
         work(pool, worker->index);
         if (atomic_fetch_sub(&pool->n_busy, 1) == 1 && atomic_load(&pool->caller_asleep) != 0)
             futex_wake(&pool->n_busy, 1);
@@ -162,11 +163,17 @@ static void wait_workers(struct pool *pool)
 
 void pool_for(struct pool *pool, size_t n_items, size_t grain, pool_fn *fn, void *arg)
 {
+    FERRY_ASSERT(grain > 0 || n_items == 0);
+    /* Every thread runs `next` past the end once; it must not wrap. */
+    FERRY_ASSERT(n_items <= SIZE_MAX / (LIMIT_THREADS + 1));
     unsigned mode = fp_mode_enter();
 
     if (pool->n_threads == 1 || n_items <= grain) {
-        if (n_items > 0)
-            fn(arg, 0, n_items, 0);
+        for (size_t begin = 0; begin < n_items;) {
+            size_t end = begin + min_size(grain, n_items - begin);
+            fn(arg, begin, end, 0);
+            begin = end;
+        }
         fp_mode_leave(mode);
         return;
     }
