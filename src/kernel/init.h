@@ -8,10 +8,11 @@
 #include "kernel/kernel.h"
 
 void kernels_init_ref_matmul(struct kernels *k); /* every dtype */
-void kernels_init_ref_rows(struct kernels *k);   /* norms, quantisation, softmax, rope, conversions */
+void kernels_init_ref_rows(struct kernels *k); /* norms, quantisation, softmax, rope, conversions */
 void kernels_init_ref_attn(struct kernels *k);
 
-void kernels_init_x86_matmul(struct kernels *k); /* k->level says which x86 level is wanted */
+void kernels_init_x86_matmul(struct kernels *k);       /* k->level says which x86 level is wanted */
+void kernels_init_x86_matmul_block(struct kernels *k); /* called by the one above */
 void kernels_init_x86_rows(struct kernels *k);
 void kernels_init_x86_attn(struct kernels *k);
 
