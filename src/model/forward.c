@@ -1,0 +1,363 @@
+/* The forward pass, one for all architectures: what differs is in struct model_config. See model.h,
+ * and ARCHITECTURE.md for the way of one token through it. Shapes: T tokens of the step, H hidden.
+ */
+#include "model/forward.h"
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/size.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* One step in progress. */
+struct pass {
+    struct model *model;
+    const struct model_config *config;
+    struct device *device;
+    struct step_buffers *s;
+    const struct model_run *runs;
+    size_t n_runs;
+    size_t n_tokens;
+    struct ferry_error *err;
+};
+
+static bool takes_a32(const struct weight *w)
+{
+    return act_format_for(w->dtype) == ACT_FORMAT_A32;
+}
+
+/* ---- inputs ---- */
+
+static void rope_items(void *arg, size_t begin, size_t end, int thread_index)
+{
+    const struct pass *p = arg;
+    size_t n = p->config->n_rope_pairs;
+
+    (void)thread_index;
+    for (size_t t = begin; t < end; t++) {
+        for (size_t i = 0; i < n; i++) {
+            /* The angle is an f32 product, as the models were trained with; its sine is ours in
+             * f64, rounded once. */
+            float angle = (float)p->s->positions[t] * p->model->inv_freq[i];
+            double sine, cosine;
+            math_sincos_f64((double)angle, &sine, &cosine);
+            p->s->sin[t * n + i] = (float)sine;
+            p->s->cos[t * n + i] = (float)cosine;
+        }
+    }
+}
+
+/* Flattens the runs: ids, positions, rotary tables, embeddings. */
+static void prepare(struct pass *p)
+{
+    size_t t = 0;
+
+    for (size_t r = 0; r < p->n_runs; r++) {
+        for (size_t i = 0; i < p->runs[r].n_tokens; i++, t++) {
+            p->s->ids[t] = p->runs[r].ids[i];
+            p->s->positions[t] = (int32_t)(p->runs[r].first_position + i);
+        }
+    }
+    p->n_tokens = t;
+    device_for(p->device, t, 8, rope_items, p);
+    device_embed(p->device, &p->model->weights.embed, p->s->ids, t, p->config->embed_scale,
+                 p->s->x);
+}
+
+/* ---- attention ---- */
+
+/* norm [T, H] to q, k, v: projections, biases, norms, clamp, rotation. Order as the models were
+ * trained: norm, clamp, rotate. */
+static void project(struct pass *p, const struct layer_weights *w)
+{
+    const struct model_config *c = p->config;
+    struct step_buffers *s = p->s;
+    size_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, t = p->n_tokens;
+    struct act_rows in = {s->norm, c->hidden, s->act_hidden, c->hidden};
+    const struct matmul_out outs[3] = {
+        {&w->q, s->q, q, w->q_bias}, {&w->k, s->k, kv, w->k_bias}, {&w->v, s->v, kv, w->v_bias}};
+
+    if (takes_a32(&w->q) || takes_a32(&w->k) || takes_a32(&w->v))
+        device_quantize(p->device, &in, t);
+    device_matmul(p->device, &in, t, outs, 3);
+    if (c->arch->qk_norm == QK_NORM_WHOLE) {
+        device_rms_norm(p->device, s->q, s->q, w->q_norm, t, q, c->norm_eps);
+        device_rms_norm(p->device, s->k, s->k, w->k_norm, t, kv, c->norm_eps);
+    } else if (c->arch->qk_norm == QK_NORM_HEAD) {
+        device_head_norm(p->device, s->q, q, w->q_norm, t, c->n_heads, c->head_dim, c->norm_eps);
+        device_head_norm(p->device, s->k, kv, w->k_norm, t, c->n_kv_heads, c->head_dim,
+                         c->norm_eps);
+    }
+    if (c->qkv_clamp > 0) {
+        device_clamp(p->device, s->q, c->qkv_clamp, t * q);
+        device_clamp(p->device, s->k, c->qkv_clamp, t * kv);
+        device_clamp(p->device, s->v, c->qkv_clamp, t * kv);
+    }
+    struct rope_job rope = {s->q,
+                            s->k,
+                            q,
+                            kv,
+                            c->n_heads,
+                            c->n_kv_heads,
+                            c->head_dim,
+                            c->n_rope_pairs,
+                            s->cos,
+                            s->sin,
+                            c->rope_interleaved};
+    device_rope(p->device, &rope, t);
+}
+
+/* Stores K and V, attends, and leaves the output projection in s->branch [T, H]. */
+static void attention(struct pass *p, size_t layer, const struct layer_weights *w)
+{
+    const struct model_config *c = p->config;
+    struct step_buffers *s = p->s;
+    size_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, row = 0;
+    struct attn_shape shape = {.n_heads = c->n_heads,
+                               .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->head_dim,
+                               .kv_dtype = p->model->options.kv_dtype,
+                               .window = c->layer_window[layer],
+                               .scale = c->attn_scale};
+
+    shape.page_offset = layer * attn_layer_bytes(&shape);
+    project(p, w);
+    for (size_t r = 0; r < p->n_runs; r++) {
+        const struct model_run *run = &p->runs[r];
+        p->model->counters.kv_overflows +=
+            device_kv_store(p->device, &shape, run->pages, run->first_position, run->n_tokens,
+                            s->k + row * kv, s->v + row * kv);
+        s->attn_runs[r] = (struct attn_run){s->q + row * q, s->attn + row * q,
+                                            (const unsigned char *const *)run->pages,
+                                            run->first_position, run->n_tokens};
+        row += run->n_tokens;
+    }
+    device_attention(p->device, &shape, s->attn_runs, p->n_runs);
+    struct act_rows in = {s->attn, q, s->act_attn, q};
+    const struct matmul_out out = {&w->o, s->branch, c->hidden, w->o_bias};
+    if (takes_a32(&w->o))
+        device_quantize(p->device, &in, p->n_tokens);
+    device_matmul(p->device, &in, p->n_tokens, &out, 1);
+}
+
+/* ---- feed-forward ---- */
+
+struct select_arg {
+    const struct pass *pass;
+    atomic_size_t bad_token; /* lowest token with a non-finite score, SIZE_MAX: none */
+};
+
+static void select_items(void *arg, size_t begin, size_t end, int thread_index)
+{
+    struct select_arg *a = arg;
+    const struct pass *p = a->pass;
+    const struct router_policy *policy = &p->config->router;
+
+    (void)thread_index;
+    for (size_t t = begin; t < end; t++) {
+        enum ferry_status st =
+            router_select(policy, device_kernels(p->device), p->s->scores + t * policy->n_experts,
+                          p->s->experts + t * policy->top_k, p->s->weights + t * policy->top_k);
+        if (st == FERRY_OK)
+            continue;
+        size_t seen = atomic_load(&a->bad_token);
+        while (t < seen && !atomic_compare_exchange_weak(&a->bad_token, &seen, t)) {
+        }
+    }
+}
+
+static enum ferry_status route(struct pass *p, size_t layer, const struct layer_weights *w)
+{
+    const struct model_config *c = p->config;
+    struct act_rows in = {p->s->norm, c->hidden, p->s->act_hidden, c->hidden};
+    const struct matmul_out out = {&w->router, p->s->scores, c->router.n_experts, NULL};
+    struct select_arg arg = {p, SIZE_MAX};
+
+    device_matmul(p->device, &in, p->n_tokens, &out, 1);
+    device_for(p->device, p->n_tokens, 8, select_items, &arg);
+    size_t bad = atomic_load(&arg.bad_token);
+    if (bad == SIZE_MAX)
+        return FERRY_OK;
+    return FERRY_FAIL(p->err, FERRY_ERR_NONFINITE,
+                      "layer %zu: a router score is not finite at position %d (token %d)", layer,
+                      p->s->positions[bad], p->s->ids[bad]);
+}
+
+struct experts_arg {
+    const struct pass *pass;
+    const struct ffn_weights *experts;
+};
+
+/* The exchange's callback: this layer's experts over the plan's sorted slots. */
+static void run_experts(void *arg, const struct exchange_plan *plan, float *out, size_t out_stride)
+{
+    const struct experts_arg *a = arg;
+    const struct pass *p = a->pass;
+    struct ffn_job job = {
+        .experts = a->experts,
+        .n_experts = plan->n_experts,
+        .begin = plan->begin,
+        .slot_token = plan->slot_token,
+        .in = {p->s->norm, p->config->hidden, p->s->act_hidden, p->config->hidden},
+        .hidden = p->s->ffn_hidden,
+        .out = out,
+        .out_stride = out_stride};
+    device_ffn(p->device, &job);
+}
+
+/* A feed-forward block that every token passes: one pseudo-expert. */
+static void run_single(struct pass *p, const struct ffn_weights *ffn, float *out)
+{
+    p->s->dense_begin[0] = 0;
+    p->s->dense_begin[1] = (int32_t)p->n_tokens;
+    struct ffn_job job = {
+        .experts = ffn,
+        .n_experts = 1,
+        .begin = p->s->dense_begin,
+        .in = {p->s->norm, p->config->hidden, p->s->act_hidden, p->config->hidden},
+        .hidden = p->s->ffn_hidden,
+        .out = out,
+        .out_stride = p->config->hidden};
+    device_ffn(p->device, &job);
+}
+
+static void add_shared_expert(struct pass *p, const struct layer_weights *w)
+{
+    const struct model_config *c = p->config;
+    struct act_rows in = {p->s->norm, c->hidden, p->s->act_hidden, c->hidden};
+    const struct matmul_out out = {&w->shared_score, p->s->gate, 1, NULL};
+
+    run_single(p, &w->shared, p->s->shared);
+    device_matmul(p->device, &in, p->n_tokens, &out, 1);
+    device_gate_rows(p->device, p->s->shared, p->s->gate, p->n_tokens, c->hidden);
+    device_add(p->device, p->s->branch, p->s->shared, p->n_tokens * c->hidden);
+}
+
+/* Leaves the block's output in s->branch [T, H]. */
+static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct layer_weights *w)
+{
+    const struct model_config *c = p->config;
+    struct act_rows in = {p->s->norm, c->hidden, p->s->act_hidden, c->hidden};
+
+    if (!c->layer_has_experts[layer]) {
+        if (takes_a32(&w->dense.gate) || takes_a32(&w->dense.up))
+            device_quantize(p->device, &in, p->n_tokens);
+        run_single(p, &w->dense, p->s->branch);
+        return FERRY_OK;
+    }
+    const struct ffn_weights *experts = expert_store_layer(p->model->store, layer);
+    if (experts == NULL) /* law 3: an expert runs only where its weights are */
+        return FERRY_FAIL(p->err, FERRY_ERR_NO_HOLDER, "layer %zu: an expert is not resident",
+                          layer);
+    bool shared = c->shared_width > 0;
+    if (takes_a32(&experts[0].gate) || takes_a32(&experts[0].up) || takes_a32(&w->router) ||
+        (shared &&
+         (takes_a32(&w->shared.gate) || takes_a32(&w->shared.up) || takes_a32(&w->shared_score))))
+        device_quantize(p->device, &in, p->n_tokens);
+    enum ferry_status st = route(p, layer, w);
+    if (st != FERRY_OK)
+        return st;
+    struct experts_arg arg = {p, experts};
+    st =
+        exchange_run(p->model->exchange, p->s->experts, p->s->weights, p->n_tokens, c->router.top_k,
+                     c->router.n_experts, run_experts, &arg, p->s->branch, p->err);
+    if (st != FERRY_OK) {
+        error_prefix(p->err, "layer %zu: ", layer);
+        return st;
+    }
+    if (shared)
+        add_shared_expert(p, w);
+    return FERRY_OK;
+}
+
+/* x += branch * residual_scale */
+static void add_residual(struct pass *p)
+{
+    size_t n = p->n_tokens * p->config->hidden;
+
+    if (p->config->residual_scale != 1.0f)
+        device_scale(p->device, p->s->branch, p->config->residual_scale, n);
+    device_add(p->device, p->s->x, p->s->branch, n);
+}
+
+/* ---- logits ---- */
+
+static enum ferry_status check_logits(struct pass *p, const float *logits, size_t n_rows)
+{
+    size_t n_vocab = p->config->n_vocab, row = 0;
+
+    for (size_t r = 0; r < p->n_runs; r++) {
+        for (size_t i = 0; i < p->runs[r].n_logits; i++, row++) {
+            for (size_t v = 0; v < n_vocab; v++) {
+                if (!isfinite(logits[row * n_vocab + v]))
+                    return FERRY_FAIL(p->err, FERRY_ERR_NONFINITE,
+                                      "the logit of token %zu is not finite at position %zu", v,
+                                      p->runs[r].first_position + p->runs[r].n_tokens -
+                                          p->runs[r].n_logits + i);
+            }
+        }
+    }
+    FERRY_DCHECK(row == n_rows);
+    (void)n_rows;
+    return FERRY_OK;
+}
+
+static enum ferry_status make_logits(struct pass *p, float *logits)
+{
+    const struct model_config *c = p->config;
+    const struct model_weights *w = &p->model->weights;
+    size_t row = 0, n = 0;
+
+    for (size_t r = 0; r < p->n_runs; r++) {
+        const struct model_run *run = &p->runs[r];
+        memcpy(p->s->rows + n * c->hidden,
+               p->s->x + (row + run->n_tokens - run->n_logits) * c->hidden,
+               run->n_logits * c->hidden * sizeof(float));
+        row += run->n_tokens;
+        n += run->n_logits;
+    }
+    if (n == 0)
+        return FERRY_OK;
+    device_rms_norm(p->device, p->s->rows, p->s->rows, w->final_norm, n, c->hidden, c->norm_eps);
+    struct act_rows in = {p->s->rows, c->hidden, p->s->act_hidden, c->hidden};
+    const struct matmul_out out = {&w->head, logits, c->n_vocab, NULL};
+    if (takes_a32(&w->head))
+        device_quantize(p->device, &in, n);
+    device_matmul(p->device, &in, n, &out, 1);
+    if (c->logit_divisor != 1.0f) {
+        for (size_t i = 0; i < n * c->n_vocab; i++)
+            logits[i] /= c->logit_divisor;
+    }
+    return check_logits(p, logits, n);
+}
+
+enum ferry_status forward(struct model *model, const struct model_run *runs, size_t n_runs,
+                          float *logits, struct ferry_error *err)
+{
+    struct pass p = {.model = model,
+                     .config = &model->config,
+                     .device = model->device,
+                     .s = &model->step,
+                     .runs = runs,
+                     .n_runs = n_runs,
+                     .err = err};
+    const struct model_config *c = p.config;
+
+    prepare(&p);
+    for (size_t l = 0; l < c->n_layers; l++) {
+        const struct layer_weights *w = &model->weights.layers[l];
+        device_rms_norm(p.device, p.s->norm, p.s->x, w->attn_norm, p.n_tokens, c->hidden,
+                        c->norm_eps);
+        attention(&p, l, w);
+        add_residual(&p);
+        device_rms_norm(p.device, p.s->norm, p.s->x, w->ffn_norm, p.n_tokens, c->hidden,
+                        c->norm_eps);
+        enum ferry_status st = feed_forward(&p, l, w);
+        if (st != FERRY_OK)
+            return st;
+        add_residual(&p);
+    }
+    return make_logits(&p, logits);
+}

@@ -1,0 +1,301 @@
+/* Loading a model, planning its memory, stepping it. See model.h. */
+#include "model/model.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/size.h"
+#include "model/forward.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { STEP_TOKENS_DEFAULT = 512, NUMERICS_VERSION = 1 };
+
+void model_destroy(struct model *model)
+{
+    if (model == NULL)
+        return;
+    exchange_destroy(model->exchange);
+    expert_store_destroy(model->store);
+    if (model->packed != NULL)
+        map_free(model->packed, model->weights.packed_bytes);
+    arena_fini(&model->step_arena);
+    arena_fini(&model->arena);
+    mem_free(model);
+}
+
+/* Width of the widest feed-forward rows and how many there can be: experts see top_k rows per
+ * token, the others one. */
+static size_t ffn_hidden_bytes(const struct model *model)
+{
+    const struct model_config *c = &model->config;
+    size_t t = model->options.step_tokens;
+    size_t expert = act_row_bytes(ACT_FORMAT_F32, c->expert_width) * c->router.top_k;
+    size_t single = act_row_bytes(ACT_FORMAT_F32, max_size(c->dense_width, c->shared_width));
+    return t * max_size(expert, single);
+}
+
+/* One place that says what a step needs: with arena NULL it only counts. Returns bytes, 0 when
+ * memory ran out. */
+static size_t carve_step(struct model *model, struct arena *arena)
+{
+    const struct model_config *c = &model->config;
+    struct step_buffers *s = &model->step;
+    size_t t = model->options.step_tokens, q = c->n_heads * c->head_dim,
+           kv = c->n_kv_heads * c->head_dim;
+    size_t total = 0;
+    const struct {
+        void **place;
+        size_t n_bytes;
+    } pieces[] = {
+        {(void **)&s->x, t * c->hidden * 4},
+        {(void **)&s->norm, t * c->hidden * 4},
+        {(void **)&s->q, t * q * 4},
+        {(void **)&s->k, t * kv * 4},
+        {(void **)&s->v, t * kv * 4},
+        {(void **)&s->attn, t * q * 4},
+        {(void **)&s->branch, t * c->hidden * 4},
+        {(void **)&s->shared, c->shared_width > 0 ? t * c->hidden * 4 : 0},
+        {(void **)&s->scores, t * c->router.n_experts * 4},
+        {(void **)&s->gate, t * 4},
+        {(void **)&s->cos, t * c->n_rope_pairs * 4},
+        {(void **)&s->sin, t * c->n_rope_pairs * 4},
+        {(void **)&s->act_hidden, t * act_row_bytes(ACT_FORMAT_A32, c->hidden)},
+        {(void **)&s->act_attn, t * act_row_bytes(ACT_FORMAT_A32, q)},
+        {(void **)&s->ffn_hidden, ffn_hidden_bytes(model)},
+        {(void **)&s->rows, model->options.step_logits * c->hidden * 4},
+        {(void **)&s->ids, t * 4},
+        {(void **)&s->positions, t * 4},
+        {(void **)&s->experts, t * c->router.top_k * 4},
+        {(void **)&s->weights, t * c->router.top_k * 4},
+        {(void **)&s->dense_begin, 2 * 4},
+        {(void **)&s->attn_runs, t * sizeof(struct attn_run)},
+    };
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        total += pieces[i].n_bytes;
+        if (arena == NULL)
+            continue;
+        *pieces[i].place = arena_zero(arena, pieces[i].n_bytes);
+        if (*pieces[i].place == NULL)
+            return 0;
+    }
+    return total;
+}
+
+static struct device_limits limits_of(const struct model *model)
+{
+    const struct model_config *c = &model->config;
+    return (struct device_limits){
+        .n_slots = model->options.step_tokens * c->router.top_k + c->router.n_experts,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .group_bytes = model->options.no_repack ? model->weights.group_bytes_max : 0,
+    };
+}
+
+static void make_plan(struct model *model)
+{
+    const struct model_config *c = &model->config;
+    struct device_limits limits = limits_of(model);
+
+    model->plan = (struct model_plan){
+        .weights_file = model->weights.matrix_bytes,
+        .weights_packed = model->options.no_repack ? 0 : model->weights.packed_bytes,
+        .embed_mapped = model->weights.embed.n_cols * model->weights.embed.row_bytes,
+        .step = carve_step(model, NULL) + device_reserve_bytes(model->device, &limits) +
+                exchange_bytes(model->options.step_tokens, c->router.top_k, c->router.n_experts,
+                               c->hidden),
+        .kv_per_token = model_config_kv_bytes_per_token(c, model->options.kv_dtype),
+    };
+}
+
+/* docs/numerics.md, "The numerics string". */
+static void make_numerics(struct model *model)
+{
+    char hash[65];
+
+    checkpoint_header_hash(model->checkpoint, hash);
+    (void)snprintf(model->numerics, sizeof model->numerics,
+                   "ferry-n%d;backend=cpu;model=%.16s;kv=%s;act=a32;chunk=%d;combine=f32,index;"
+                   "routing=as-trained",
+                   NUMERICS_VERSION, hash, dtype_name(model->options.kv_dtype), KERNEL_KV_CHUNK);
+}
+
+enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkpoint,
+                             struct device *device, const struct model_options *options,
+                             struct ferry_error *err)
+{
+    struct model *model = mem_zero(sizeof *model);
+    if (model == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "model: no memory");
+    model->checkpoint = checkpoint;
+    model->device = device;
+    model->options = *options;
+    if (model->options.step_tokens == 0)
+        model->options.step_tokens = STEP_TOKENS_DEFAULT;
+    if (model->options.step_logits == 0)
+        model->options.step_logits = model->options.step_tokens;
+    arena_init(&model->arena, "model");
+    arena_init(&model->step_arena, "step");
+    enum ferry_status st = model_config_read(&model->config, checkpoint, &model->arena, err);
+    if (st == FERRY_OK)
+        st = expert_store_create(&model->store, model->config.n_layers,
+                                 model->config.router.n_experts, err);
+    if (st == FERRY_OK)
+        st = weights_bind(&model->weights, model->store, &model->config, checkpoint, &model->arena,
+                          err);
+    if (st != FERRY_OK) {
+        model_destroy(model);
+        return st;
+    }
+    make_plan(model);
+    make_numerics(model);
+    *ret_model = model;
+    return FERRY_OK;
+}
+
+/* Rotary frequencies as the reference computes them: theta^(-2i/d) rounded to f32. */
+static enum ferry_status make_frequencies(struct model *model, struct ferry_error *err)
+{
+    const struct model_config *c = &model->config;
+
+    model->inv_freq = arena_array(&model->arena, c->n_rope_pairs, sizeof(float));
+    if (model->inv_freq == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "model: no memory for rotary frequencies");
+    for (size_t i = 0; i < c->n_rope_pairs; i++) {
+        double exponent = (double)(2 * i) / (double)(2 * c->n_rope_pairs);
+        model->inv_freq[i] = (float)(1.0 / math_pow_f64(c->rope_theta, exponent));
+    }
+    return FERRY_OK;
+}
+
+enum ferry_status model_load(struct model *model, struct ferry_error *err)
+{
+    const struct model_config *c = &model->config;
+    struct device_limits limits = limits_of(model);
+
+    enum ferry_status st = checkpoint_recheck(model->checkpoint, err);
+    if (st == FERRY_OK)
+        st = make_frequencies(model, err);
+    if (st == FERRY_OK)
+        st = device_reserve(model->device, &limits, err);
+    if (st == FERRY_OK)
+        st = exchange_create(&model->exchange, model->device, model->options.step_tokens,
+                             c->router.top_k, c->router.n_experts, c->hidden, err);
+    if (st == FERRY_OK && carve_step(model, &model->step_arena) == 0)
+        st = FERRY_FAIL(
+            err, FERRY_ERR_NOMEM,
+            "model: no memory for the buffers of %zu tokens; use a smaller --prefill-chunk",
+            model->options.step_tokens);
+    if (st != FERRY_OK)
+        return st;
+    if (!model->options.no_repack) {
+        model->packed = map_alloc(model->weights.packed_bytes, 1);
+        if (model->packed == NULL)
+            return FERRY_FAIL(err, FERRY_ERR_NOMEM,
+                              "model: no memory for %zu bytes of weights; try --no-repack",
+                              model->weights.packed_bytes);
+        weights_pack(&model->weights, model->store, c, model->checkpoint, model->device,
+                     model->packed);
+    }
+    model->loaded = true;
+    return FERRY_OK;
+}
+
+enum ferry_status model_create(struct model **ret_model, struct checkpoint *checkpoint,
+                               struct device *device, const struct model_options *options,
+                               struct ferry_error *err)
+{
+    struct model *model = NULL;
+
+    enum ferry_status st = model_open(&model, checkpoint, device, options, err);
+    if (st == FERRY_OK)
+        st = model_load(model, err);
+    if (st != FERRY_OK) {
+        model_destroy(model);
+        return st;
+    }
+    *ret_model = model;
+    return FERRY_OK;
+}
+
+enum ferry_status model_step(struct model *model, const struct model_run *runs, size_t n_runs,
+                             float *logits, struct ferry_error *err)
+{
+    size_t n_tokens = 0, n_logits = 0;
+
+    FERRY_ASSERT(model->loaded);
+    for (size_t r = 0; r < n_runs; r++) {
+        FERRY_ASSERT(runs[r].n_tokens > 0);
+        FERRY_ASSERT(runs[r].n_logits <= runs[r].n_tokens);
+        n_tokens += runs[r].n_tokens;
+        n_logits += runs[r].n_logits;
+        for (size_t i = 0; i < runs[r].n_tokens; i++) {
+            if (runs[r].ids[i] < 0 || (size_t)runs[r].ids[i] >= model->config.n_vocab)
+                return FERRY_FAIL(err, FERRY_ERR_ARG, "token id %d is not in 0..%zu",
+                                  runs[r].ids[i], model->config.n_vocab - 1);
+        }
+    }
+    if (n_tokens > model->options.step_tokens || n_logits > model->options.step_logits)
+        return FERRY_FAIL(err, FERRY_ERR_LIMIT,
+                          "step: %zu tokens with %zu rows of logits, at most %zu and %zu", n_tokens,
+                          n_logits, model->options.step_tokens, model->options.step_logits);
+    if (n_tokens == 0)
+        return FERRY_OK;
+    enum ferry_status st = forward(model, runs, n_runs, logits, err);
+    if (st ==
+        FERRY_ERR_LEDGER) { /* a void step is repeated once: K and V are written by position */
+        model->counters.steps_retried++;
+        st = forward(model, runs, n_runs, logits, err);
+    }
+    if (st != FERRY_OK)
+        return st;
+    model->counters.steps++;
+    model->counters.tokens += n_tokens;
+    return FERRY_OK;
+}
+
+const struct model_config *model_config(const struct model *model)
+{
+    return &model->config;
+}
+
+const struct model_plan *model_plan(const struct model *model)
+{
+    return &model->plan;
+}
+
+const struct exchange_ledger *model_ledger(const struct model *model)
+{
+    return exchange_ledger(model->exchange);
+}
+
+const struct model_options *model_options(const struct model *model)
+{
+    return &model->options;
+}
+
+const char *model_numerics(const struct model *model)
+{
+    return model->numerics;
+}
+
+const struct model_counters *model_counters(const struct model *model)
+{
+    return &model->counters;
+}
+
+size_t model_n_ignored(const struct model *model)
+{
+    return model->weights.n_ignored;
+}
+
+void model_expert_hash(const struct model *model, size_t layer, size_t expert, char ret_hex[65])
+{
+    ret_hex[0] = 0;
+    if (model->config.layer_has_experts[layer])
+        expert_store_hash(model->store, layer, expert, ret_hex);
+}

@@ -1,0 +1,97 @@
+/* A loaded model and its forward pass.
+ *
+ * Why here: `engine` steps sequences through it and sees neither files nor architectures. A model
+ * has one owning thread; the compute threads are its device's. The outward header of the room, with
+ * config.h and kv.h. */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+
+#include "device/device.h"
+#include "exchange/exchange.h"
+#include "ferry/status.h"
+#include "file/checkpoint.h"
+#include "model/config.h"
+#include "model/kv.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct model;
+
+struct model_options {
+    size_t step_tokens;  /* most tokens of one step, over all sequences; 0: 512 */
+    size_t step_logits;  /* most rows of logits of one step; 0: step_tokens */
+    bool no_repack;      /* compute from the file's own layout: slower, no second copy */
+    enum dtype kv_dtype; /* F32, F16 or BF16 */
+};
+
+/* Bytes that a model takes, known before anything is allocated. */
+struct model_plan {
+    size_t weights_file;   /* matrices as the file has them */
+    size_t weights_packed; /* matrices repacked; 0 with no_repack */
+    size_t embed_mapped;   /* embedding table, read by row from the file mapping */
+    size_t step;           /* activations and scratch of one step */
+    size_t kv_per_token;
+};
+
+/* Binds the checkpoint (every tensor taken or refused), then reserves memory and packs. The
+ * checkpoint stays mapped and must outlive the model. Errors: those of model_config_read and
+ * weights_bind, FERRY_ERR_NOMEM. */
+enum ferry_status model_create(struct model **ret_model, struct checkpoint *checkpoint,
+                               struct device *device, const struct model_options *options,
+                               struct ferry_error *err) FERRY_MUST_CHECK;
+void model_destroy(struct model *model);
+
+/* Only the binding and the plan, for `inspect`: model_load has still to be called before the first
+ * step. */
+enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkpoint,
+                             struct device *device, const struct model_options *options,
+                             struct ferry_error *err) FERRY_MUST_CHECK;
+enum ferry_status model_load(struct model *model, struct ferry_error *err) FERRY_MUST_CHECK;
+
+const struct model_config *model_config(const struct model *model);
+const struct model_plan *model_plan(const struct model *model);
+const struct exchange_ledger *model_ledger(const struct model *model);
+const struct model_options *model_options(const struct model *model);
+
+/* The numerics string (docs/numerics.md): answers are comparable bit for bit within one. Borrowed.
+ */
+const char *model_numerics(const struct model *model);
+
+/* SHA-256 of one expert's file bytes; layers without experts give an empty string. */
+void model_expert_hash(const struct model *model, size_t layer, size_t expert, char ret_hex[65]);
+
+/* Tensors on the architecture's ignore list. */
+size_t model_n_ignored(const struct model *model);
+
+/* One run of consecutive tokens of one sequence inside a step. */
+struct model_run {
+    const int32_t *ids;          /* [n_tokens], each < n_vocab */
+    size_t n_tokens;             /* >= 1 */
+    size_t first_position;       /* tokens of the sequence that are already in the pages */
+    unsigned char *const *pages; /* page c holds positions [128 c, 128 c + 128); enough for
+                                    first_position + n_tokens */
+    size_t n_logits;             /* logits wanted for the last n_logits tokens of the run */
+};
+
+/* One forward step over runs of distinct sequences: at most step_tokens tokens in all.
+ *
+ * logits  [sum of n_logits, n_vocab] f32, runs in order, tokens in order; caller's memory
+ *
+ * Writes K and V of every token into its sequence's pages, by position: repeating a step is
+ * harmless. Never allocates. A token's logits do not depend on the other runs, on how its sequence
+ * was cut into runs, or on the number of threads (law 2). FERRY_ERR_NONFINITE: a router score or a
+ * logit is not finite (err names layer or position); FERRY_ERR_LEDGER after one retry. */
+enum ferry_status model_step(struct model *model, const struct model_run *runs, size_t n_runs,
+                             float *logits, struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* What happened since the model was loaded; for metrics and messages. */
+struct model_counters {
+    uint64_t steps, tokens;
+    uint64_t kv_overflows; /* finite K or V values that the cache dtype could not hold */
+    uint64_t steps_retried;
+};
+const struct model_counters *model_counters(const struct model *model);
+
+#endif
