@@ -62,7 +62,8 @@ static float half_e8m0(uint8_t e)
 static uint32_t code_at(enum dtype dtype, const uint8_t *body, size_t c, size_t j)
 {
     size_t byte = 4 * c + j % 4, q = j / 4;
-    uint32_t code = body[q % 4 * PACK_VECTOR + byte] >> (q < 4 ? 0 : 4) & 15u;
+    uint32_t nibbles = body[q % 4 * PACK_VECTOR + byte];
+    uint32_t code = q < 4 ? nibbles & 15u : nibbles >> 4;
 
     if (dtype == DTYPE_Q5_0 || dtype == DTYPE_Q5_1 || dtype == DTYPE_Q5_K)
         code |= (uint32_t)(body[4 * PACK_VECTOR + byte] >> q & 1) << 4;

@@ -1,0 +1,253 @@
+/* Speed of the matmul kernels on one thread, beside the limits measured in the same run.
+ *
+ * Why here: a figure without its limit says nothing, and the machine drifts. Prompt case: one
+ * expert matrix of 1024 columns by k 2048 in cache, rows picked by an index. Generation case: 1 to
+ * 8 rows against more weights than any cache holds. Usage: bench_matmul [dtype ...] [--ref]
+ * [--rows N] [--mb N] [--repeat N]. */
+#include "../limits/mixes.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "kernel/kernel.h"
+#include "tensor/half.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { K = 2048, COLS = 1024, ROWS_MAX = 512, REPEAT_MAX = 101 };
+
+struct options {
+    enum cpu_level level;
+    size_t rows, mb, repeat;
+    bool want[DTYPE_COUNT];
+};
+
+static uint32_t next(void)
+{
+    static uint64_t state;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Random codes with ordinary scales, one row of the file. */
+static void draw_row(enum dtype t, uint8_t *row, size_t k)
+{
+    size_t bytes = dtype_block_bytes(t), n = k / dtype_block_elems(t);
+    uint16_t d = f16_from_f32(0.01f);
+
+    for (size_t i = 0; i < n * bytes; i++)
+        row[i] = (uint8_t)next();
+    for (size_t i = 0; i < n; i++) {
+        uint8_t *p = row + i * bytes;
+        float v = 0.01f;
+        if (t == DTYPE_F32)
+            memcpy(p, &v, 4);
+        else if (t == DTYPE_MXFP4)
+            p[0] = 120;
+        else
+            memcpy(t == DTYPE_Q6_K ? p + 208 : p, &d, 2);
+        if (t == DTYPE_Q4_1 || t == DTYPE_Q5_1 || t == DTYPE_Q4_K || t == DTYPE_Q5_K)
+            memcpy(p + 2, &d, 2);
+    }
+}
+
+static void draw_act(enum dtype t, void *row, size_t k)
+{
+    if (act_format_for(t) == ACT_FORMAT_F32) {
+        for (size_t i = 0; i < k; i++)
+            ((float *)row)[i] = (float)(next() % 255) - 127;
+        return;
+    }
+    int8_t *q = row;
+    float *scale = (float *)(uintptr_t)act_a32_scales(row, k);
+    int32_t *sum = (int32_t *)(uintptr_t)act_a32_sums(row, k);
+    for (size_t b = 0; b < k / ACT_BLOCK; b++) {
+        scale[b] = 0.01f;
+        sum[b] = 0;
+        for (size_t j = 0; j < ACT_BLOCK; j++) {
+            q[b * ACT_BLOCK + j] = (int8_t)((int)(next() % 255) - 127);
+            sum[b] += q[b * ACT_BLOCK + j];
+        }
+    }
+}
+
+/* Fills `bytes` bytes with copies of one packed group. */
+static void fill_groups(enum dtype t, void *packed, size_t n_groups)
+{
+    size_t group_bytes = pack_group_bytes(t, K);
+    size_t row_bytes = K / dtype_block_elems(t) * dtype_block_bytes(t);
+    uint8_t *file = mem_alloc(row_bytes * KERNEL_GROUP);
+
+    for (size_t c = 0; c < KERNEL_GROUP; c++)
+        draw_row(t, file + c * row_bytes, K);
+    pack_group(t, packed, file, row_bytes, KERNEL_GROUP, K);
+    for (size_t g = 1; g < n_groups; g++)
+        memcpy((char *)packed + g * group_bytes, packed, group_bytes);
+    mem_free(file);
+}
+
+/* Median seconds of one call; *ret_best the fastest. */
+static double time_job(matmul_fn *fn, const struct matmul_job *job, size_t repeat, size_t inner,
+                       double *ret_best)
+{
+    double seconds[REPEAT_MAX];
+
+    fn(job);
+    for (size_t i = 0; i < repeat; i++) {
+        uint64_t start = clock_now_ns();
+        for (size_t j = 0; j < inner; j++)
+            fn(job);
+        seconds[i] = (double)(clock_now_ns() - start) * 1e-9 / (double)inner;
+    }
+    qsort(seconds, repeat, sizeof seconds[0], compare);
+    *ret_best = seconds[0];
+    return seconds[repeat / 2];
+}
+
+static double read_gbs(const void *data, size_t bytes, size_t repeat)
+{
+    double best = 0;
+
+    for (size_t i = 0; i < repeat; i++) {
+        uint64_t start = clock_now_ns();
+        volatile uint64_t sum = mixes_read(data, bytes, 1);
+        (void)sum;
+        double gbs = (double)bytes / (double)(clock_now_ns() - start);
+        best = gbs > best ? gbs : best;
+    }
+    return best;
+}
+
+static void print_mixes(size_t repeat)
+{
+    for (int m = 0; m < MIX_COUNT; m++) {
+        const struct mix *mix = &mixes_table()[m];
+        const uint64_t rounds = 100000;
+        double best = 0;
+        for (size_t i = 0; i < repeat; i++) {
+            uint64_t start = clock_now_ns();
+            volatile uint64_t sum = mix->run(rounds, i);
+            (void)sum;
+            double gops = mix->ops_per_round * (double)rounds / (double)(clock_now_ns() - start);
+            best = gops > best ? gops : best;
+        }
+        printf("limit %-9s %6.1f GOP/s  %s\n", mix->name, best, mix->what);
+    }
+}
+
+static void bench_dtype(enum dtype t, const struct options *o, void *weights, size_t bytes)
+{
+    static float out[(size_t)ROWS_MAX * COLS];
+    struct kernels kernels;
+    size_t group_bytes = pack_group_bytes(t, K);
+    size_t n_groups = bytes / group_bytes;
+    size_t stride = act_row_bytes(act_format_for(t), K);
+    uint8_t *act = mem_alloc(stride * o->rows);
+    int32_t index[ROWS_MAX];
+    double best = 0;
+
+    kernels_init(&kernels, o->level);
+    for (size_t i = 0; i < o->rows; i++) {
+        draw_act(t, act + i * stride, K);
+        index[i] = (int32_t)(i * 7 % o->rows);
+    }
+    fill_groups(t, weights, n_groups);
+    struct matmul_job job = {.act = act,
+                             .act_stride = stride,
+                             .act_index = index,
+                             .n_rows = o->rows,
+                             .out = out,
+                             .out_stride = COLS,
+                             .packed = weights,
+                             .k = K,
+                             .n_cols = COLS,
+                             .group_end = COLS / KERNEL_GROUP};
+    double median = time_job(kernels.matmul[t], &job, o->repeat, 3, &best);
+    double ops = 2.0 * (double)o->rows * K * COLS * 1e-9;
+    printf("%-7s prompt %zu rows %6.1f GOP/s (best %6.1f)  stream", dtype_name(t), o->rows,
+           ops / median, ops / best);
+
+    double read = read_gbs(weights, bytes & ~(size_t)4095, 3);
+    float *wide = mem_alloc(n_groups * KERNEL_GROUP * 8 * sizeof *wide);
+    static const size_t rows[] = {1, 2, 3, 4, 8};
+    job.out = wide;
+    job.n_cols = n_groups * KERNEL_GROUP;
+    job.out_stride = job.n_cols;
+    job.group_end = n_groups;
+    for (size_t i = 0; i < 5 && rows[i] <= o->rows; i++) {
+        job.n_rows = rows[i];
+        time_job(kernels.matmul[t], &job, o->repeat / 2 + 1, 1, &best);
+        double gbs = (double)(n_groups * group_bytes) * 1e-9 / best;
+        double again = read_gbs(weights, bytes & ~(size_t)4095, 1);
+        read = again > read ? again : read;
+        printf("  %zu: %.1f GB/s", rows[i], gbs);
+    }
+    printf("  read %.1f\n", read);
+    fflush(stdout);
+    mem_free(wide);
+    mem_free(act);
+}
+
+static bool parse(int argc, char **argv, struct options *o)
+{
+    bool any = false;
+
+    *o = (struct options){.level = cpu_best_level(), .rows = 64, .mb = 128, .repeat = 11};
+    for (int i = 1; i < argc; i++) {
+        enum dtype t;
+        size_t *number = strcmp(argv[i], "--rows") == 0     ? &o->rows
+                         : strcmp(argv[i], "--mb") == 0     ? &o->mb
+                         : strcmp(argv[i], "--repeat") == 0 ? &o->repeat
+                                                            : NULL;
+        if (number != NULL && i + 1 < argc) {
+            *number = strtoul(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--ref") == 0) {
+            o->level = CPU_LEVEL_REF;
+        } else if (dtype_parse(argv[i], &t)) {
+            o->want[t] = any = true;
+        } else {
+            fprintf(stderr, "bench_matmul: unknown argument '%s'\n", argv[i]);
+            return false;
+        }
+    }
+    for (int t = 0; t < DTYPE_COUNT && !any; t++)
+        o->want[t] = true;
+    if (o->rows < 1 || o->rows > ROWS_MAX || o->repeat < 1 || o->repeat > REPEAT_MAX ||
+        o->mb < 16) {
+        fprintf(stderr, "bench_matmul: rows 1..%d, repeat 1..%d, mb at least 16\n", ROWS_MAX,
+                REPEAT_MAX);
+        return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+
+    if (!parse(argc, argv, &o))
+        return 2;
+    size_t bytes = o.mb << 20;
+    void *weights = map_alloc(bytes, 1);
+    if (weights == NULL) {
+        fprintf(stderr, "bench_matmul: cannot map %zu MiB\n", o.mb);
+        return 1;
+    }
+    if (cpu_best_level() < CPU_LEVEL_AVX2) {
+        fprintf(stderr, "bench_matmul: this machine has no AVX2\n");
+        return 1;
+    }
+    print_mixes(5);
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        if (o.want[t])
+            bench_dtype((enum dtype)t, &o, weights, bytes);
+    map_free(weights, bytes);
+    return 0;
+}
