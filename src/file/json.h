@@ -15,7 +15,8 @@
 
 /* Parses `size` bytes; white space may surround the one value. `name` (the file's) starts every
  * message. The caller owns *ret_json (json_decref). Errors: FERRY_ERR_FORMAT (message with line and
- * column), FERRY_ERR_LIMIT (LIMIT_JSON_DEPTH, LIMIT_JSON_VALUES), FERRY_ERR_NOMEM. */
+ * column), FERRY_ERR_LIMIT (LIMIT_JSON_DEPTH, LIMIT_JSON_VALUES), FERRY_ERR_NOMEM (jansson reports
+ * some failed allocations as bad syntax). */
 enum ferry_status json_parse(json_t **ret_json, const void *data, size_t size, const char *name,
                              struct ferry_error *err) FERRY_MUST_CHECK;
 
