@@ -4,15 +4,27 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 static const char *const LEVEL_NAMES[CPU_LEVEL_COUNT] = {"ref", "avx2"};
+
+#if defined(__x86_64__)
+/* clang's __builtin_cpu_supports does not know F16C. That the system saves the registers is part of
+ * its answer on AVX2. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 enum cpu_level cpu_best_level(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
         return CPU_LEVEL_AVX2;
 #endif
     return CPU_LEVEL_REF;
