@@ -1,0 +1,55 @@
+/* UTF-8 as the reference tokenizers see it, the few character properties they ask for, and a
+ * growing byte buffer.
+ *
+ * Why here: every stage of a tokenizer walks UTF-8. Tables come from utf8proc; what it lacks stands
+ * in unicode.c. It must not know tokens. */
+#ifndef TEXT_UNICODE_H
+#define TEXT_UNICODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Growing bytes in the caller's storage: {0} to start, bytes_fini to free. */
+struct bytes {
+    char *data;
+    size_t size;
+    size_t capacity;
+};
+
+/* Makes room for n more bytes; false when out of memory (contents stay). */
+bool bytes_reserve(struct bytes *bytes, size_t n);
+bool bytes_append(struct bytes *bytes, const void *data, size_t n);
+bool bytes_append_code(struct bytes *bytes, int32_t code);
+void bytes_fini(struct bytes *bytes);
+
+/* Reads one character of s [n > 0]: its length, *ret_code the code point. Ill-formed: *ret_code is
+ * -1 and the length that of the maximal ill-formed subsequence (Unicode 3.9, as Python's "replace"
+ * and Rust's lossy conversion count it). */
+size_t utf8_decode(const char *s, size_t n, int32_t *ret_code);
+
+/* Writes a scalar value; returns 1..4. */
+size_t utf8_encode(int32_t code, char ret[4]);
+
+/* Whether s [n > 0] is a proper beginning of one well-formed character. */
+bool utf8_is_incomplete(const char *s, size_t n);
+
+/* Bytes at the start of s that are well-formed UTF-8. */
+size_t utf8_valid_size(const char *s, size_t n);
+
+/* Appends s with U+FFFD for every ill-formed subsequence; false when out of memory. */
+bool utf8_append_lossy(struct bytes *bytes, const char *s, size_t n);
+
+/* White_Space; \w (Alphabetic, marks, decimal digits, connectors, joiners); general category N;
+ * ASCII punctuation or general category P. */
+bool unicode_is_space(int32_t code);
+bool unicode_is_word(int32_t code);
+bool unicode_is_numeric(int32_t code);
+bool unicode_is_punctuation(int32_t code);
+
+/* The byte-level alphabet of GPT-2: each byte has one printable character, below U+0144. from_byte
+ * gives its code point, to_byte the byte or -1. */
+int32_t byte_level_from_byte(unsigned char byte);
+int byte_level_to_byte(int32_t code);
+
+#endif
