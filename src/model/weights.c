@@ -86,7 +86,7 @@ static enum ferry_status set_weight(struct binder *b, struct weight *w,
 static enum ferry_status bind_matrix(struct binder *b, enum weight_role role, size_t n_cols,
                                      size_t k, struct weight *w)
 {
-    const struct checkpoint_tensor *t;
+    const struct checkpoint_tensor *t = NULL;
     char wanted[100];
 
     enum ferry_status st = take(b, role, 0, false, &t);
@@ -111,7 +111,7 @@ static enum ferry_status bind_matrix(struct binder *b, enum weight_role role, si
 static enum ferry_status bind_vector(struct binder *b, enum weight_role role, size_t n,
                                      bool optional, const float **ret)
 {
-    const struct checkpoint_tensor *t;
+    const struct checkpoint_tensor *t = NULL;
     char wanted[100];
 
     enum ferry_status st = take(b, role, 0, optional, &t);
@@ -158,7 +158,7 @@ static enum ferry_status bind_stacked(struct binder *b, const struct checkpoint_
 static enum ferry_status bind_own(struct binder *b, enum weight_role role, size_t expert,
                                   size_t n_cols, size_t k, struct weight *w)
 {
-    const struct checkpoint_tensor *t;
+    const struct checkpoint_tensor *t = NULL;
     char wanted[100];
 
     enum ferry_status st = take(b, role, expert, false, &t);
@@ -176,7 +176,7 @@ static enum ferry_status bind_experts(struct binder *b, struct expert_store *sto
 {
     const struct model_config *c = b->config;
     size_t width = c->expert_width, hidden = c->hidden;
-    const struct checkpoint_tensor *fused, *gate = NULL, *up = NULL, *down = NULL;
+    const struct checkpoint_tensor *fused = NULL, *gate = NULL, *up = NULL, *down = NULL;
     enum ferry_status st;
 
     st = take(b, ROLE_STACKED_GATE_UP, 0, true, &fused);
@@ -287,7 +287,7 @@ static enum ferry_status bind_ends(struct binder *b)
         if (names_find(b->checkpoint, ROLE_HEAD, 0, 0, NULL, 0) != NULL) {
             /* Some writers store the tied head as well; it must be the same bytes to be the same
              * model. */
-            const struct checkpoint_tensor *head;
+            const struct checkpoint_tensor *head = NULL;
             st = take(b, ROLE_HEAD, 0, false, &head);
             if (st == FERRY_OK && (head->dtype != w->embed.dtype ||
                                    head->size_bytes != c->n_vocab * w->embed.row_bytes ||

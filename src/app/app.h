@@ -1,0 +1,105 @@
+/* What the verbs of the `ferry` command share: options, loading, output.
+ *
+ * Why here: one file per verb stays about that verb. Only this room prints and exits. */
+#ifndef APP_APP_H
+#define APP_APP_H
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "ferry/status.h"
+#include "text/tokenizer.h"
+
+#include <argp.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Exit codes of the command. */
+enum { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* A verb: gets its own argc/argv (argv[0] is "ferry VERB"), returns an exit code. */
+struct verb {
+    const char *name;
+    const char *summary;
+    int (*main)(int argc, char **argv);
+};
+
+int verb_run(int argc, char **argv);
+int verb_logits(int argc, char **argv);
+int verb_tokenize(int argc, char **argv);
+int verb_eval(int argc, char **argv);
+int verb_inspect(int argc, char **argv);
+int verb_bench(int argc, char **argv);
+int verb_doctor(int argc, char **argv);
+
+/* Flags of every verb that runs a model. Precedence: flag, then FERRY_*, then the default. */
+struct shared_options {
+    const char *model;    /* MODEL argument */
+    int n_threads;        /* 0: all */
+    size_t prefill_chunk; /* 0: default, SIZE_MAX: all */
+    enum cpu_level level;
+    enum dtype kv;
+    bool no_repack;
+    size_t context; /* 0: default */
+    bool json;
+};
+
+/* argp child that parses them; its input is a struct shared_options. shared_options_init reads the
+ * environment first: false and a message on stderr when a FERRY_* value is wrong. */
+extern const struct argp shared_argp;
+bool shared_options_init(struct shared_options *options);
+
+/* Whole-number and list parsing for flags: false when the text is not exactly that. */
+bool parse_size(const char *text, size_t min, size_t max, size_t *ret);
+bool parse_double(const char *text, double *ret);
+
+/* Token ids, separated by commas or white space, appended. FERRY_ERR_FORMAT names the place. */
+enum ferry_status parse_ids(const char *text, size_t n_bytes, struct token_ids *ids,
+                            struct ferry_error *err);
+
+/* A whole file, 0-terminated, freed with mem_free. "-" is standard input. */
+enum ferry_status read_file(const char *path, char **ret_text, size_t *ret_size,
+                            struct ferry_error *err);
+
+/* Everything a verb needs from a model, in one place. {0} to start; loaded_close takes any
+ * half-built state. */
+struct loaded {
+    struct checkpoint *checkpoint;
+    struct device *device;
+    struct model *model;
+    struct engine *engine;
+    struct tokenizer *tokenizer;
+    double load_seconds;
+};
+
+struct load_request {
+    size_t n_sequences; /* 0: no engine */
+    size_t context;     /* tokens per sequence, at least; options->context wins */
+    size_t step_tokens; /* least step size wanted; 0: default */
+    bool tokenizer;     /* wanted; without one the load fails */
+    bool weights;       /* false: only bound, for inspect */
+};
+
+enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options *options,
+                              const struct load_request *request, struct ferry_error *err);
+void loaded_close(struct loaded *loaded);
+
+/* Prints "ferry: error: ..." and returns the exit code for the status. */
+int fail(enum ferry_status status, const struct ferry_error *err);
+
+/* Prints one JSON value and a newline on stdout, then frees it. Returns an exit code (1 when stdout
+ * is broken). */
+int print_json(json_t *json);
+
+/* "4.2 GB"; text holds at least 32 bytes. */
+const char *bytes_text(double n_bytes, char text[32]);
+
+/* Bytes per nanosecond (GB/s) that the device's threads read from memory, best of three; 0 when
+ * there is no memory for it. */
+double read_bandwidth(struct device *device);
+
+/* Flushes stdout: EXIT_FAILED with a message when what was printed did not arrive (a full disk,
+ * say). */
+int finish_output(int code);
+
+#endif

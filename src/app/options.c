@@ -1,0 +1,273 @@
+/* Flags that all verbs share, and small parsers for flag values. See app.h. */
+#include "app/app.h"
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/log.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool parse_size(const char *text, size_t min, size_t max, size_t *ret)
+{
+    char *end = NULL;
+
+    if (!isdigit((unsigned char)text[0]))
+        return false;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno != 0 || *end != 0 || value < min || value > max)
+        return false;
+    *ret = (size_t)value;
+    return true;
+}
+
+bool parse_double(const char *text, double *ret)
+{
+    char *end = NULL;
+
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end == text || *end != 0 || !isfinite(value))
+        return false;
+    *ret = value;
+    return true;
+}
+
+enum ferry_status parse_ids(const char *text, size_t n_bytes, struct token_ids *ids,
+                            struct ferry_error *err)
+{
+    size_t i = 0;
+
+    while (i < n_bytes) {
+        if (text[i] == ',' || isspace((unsigned char)text[i])) {
+            i++;
+            continue;
+        }
+        size_t start = i;
+        int64_t value = 0;
+        while (i < n_bytes && isdigit((unsigned char)text[i]) && value <= INT32_MAX)
+            value = value * 10 + (text[i++] - '0');
+        bool ended = i == n_bytes || text[i] == ',' || isspace((unsigned char)text[i]);
+        if (i == start || value > INT32_MAX || !ended)
+            return FERRY_FAIL(
+                err, FERRY_ERR_FORMAT, "token ids: no whole number in 0..%d at byte %zu: '%.*s'",
+                INT32_MAX, start, (int)(n_bytes - start < 16 ? n_bytes - start : 16), text + start);
+        if (ids->count == ids->capacity) {
+            size_t capacity = ids->capacity > 0 ? 2 * ids->capacity : 64;
+            int32_t *grown =
+                mem_resize(ids->ids, ids->count * sizeof *grown, capacity * sizeof *grown);
+            if (grown == NULL)
+                return FERRY_FAIL(err, FERRY_ERR_NOMEM, "token ids: no memory");
+            ids->ids = grown;
+            ids->capacity = capacity;
+        }
+        ids->ids[ids->count++] = (int32_t)value;
+    }
+    return FERRY_OK;
+}
+
+enum ferry_status read_file(const char *path, char **ret_text, size_t *ret_size,
+                            struct ferry_error *err)
+{
+    bool standard = strcmp(path, "-") == 0;
+    FILE *f = standard ? stdin : fopen(path, "re");
+    size_t size = 0, capacity = 64 << 10;
+    char *text = mem_alloc(capacity);
+    enum ferry_status st = FERRY_OK;
+
+    if (f == NULL) {
+        st = FERRY_FAIL(err, FERRY_ERR_NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+        goto out;
+    }
+    for (;;) {
+        if (text == NULL) {
+            st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "'%s': no memory for %zu bytes", path, capacity);
+            goto out;
+        }
+        size += fread(text + size, 1, capacity - 1 - size, f);
+        if (size < capacity - 1)
+            break;
+        char *grown = mem_resize(text, size, capacity * 2);
+        if (grown == NULL)
+            mem_free(text);
+        text = grown;
+        capacity *= 2;
+    }
+    if (ferror(f)) {
+        st = FERRY_FAIL(err, FERRY_ERR_IO, "cannot read '%s': %s", path, strerror(errno));
+        goto out;
+    }
+    text[size] = 0;
+    *ret_text = text;
+    *ret_size = size;
+    text = NULL;
+out:
+    if (f != NULL && !standard)
+        (void)fclose(f);
+    mem_free(text);
+    return st;
+}
+
+enum {
+    KEY_THREADS = 't',
+    KEY_CONTEXT = 'c',
+    KEY_CHUNK = 0x100,
+    KEY_LEVEL,
+    KEY_KV,
+    KEY_NO_REPACK,
+    KEY_RANKS,
+    KEY_PLACEMENT,
+    KEY_COMBINE,
+    KEY_JSON,
+};
+
+/* One table for flags and environment: FERRY_THREADS is --threads. */
+static const struct {
+    int key;
+    const char *variable;
+} VARIABLES[] = {
+    {KEY_THREADS, "FERRY_THREADS"},
+    {KEY_CONTEXT, "FERRY_CONTEXT"},
+    {KEY_CHUNK, "FERRY_PREFILL_CHUNK"},
+    {KEY_LEVEL, "FERRY_CPU_LEVEL"},
+    {KEY_KV, "FERRY_KV"},
+    {KEY_NO_REPACK, "FERRY_NO_REPACK"},
+    {KEY_RANKS, "FERRY_RANKS"},
+    {KEY_COMBINE, "FERRY_COMBINE"},
+};
+
+static const struct argp_option SHARED[] = {
+    {"threads", KEY_THREADS, "N", 0, "Compute threads (default: all processors)", 10},
+    {"context", KEY_CONTEXT, "N", 0,
+     "Tokens of one sequence at most (default: what the model was trained for, up to 4096)", 10},
+    {"prefill-chunk", KEY_CHUNK, "N|all", 0,
+     "Prompt tokens of one step (default 512); no effect on the answer", 10},
+    {"cpu-level", KEY_LEVEL, "ref|avx2", 0,
+     "Instruction set (default: the best this machine has); no effect on the answer", 10},
+    {"kv", KEY_KV, "f16|bf16|f32", 0, "Number format of the KV cache (default f16)", 10},
+    {"combine", KEY_COMBINE, "f32", 0,
+     "Number format of expert outputs on their way back (f32 only so far)", 10},
+    {"ranks", KEY_RANKS, "N", 0, "Expert-parallel ranks (1 only so far)", 10},
+    {"no-repack", KEY_NO_REPACK, NULL, 0, "Compute from the file's layout: slower, half the memory",
+     10},
+    {"json", KEY_JSON, NULL, 0, "Print JSON", 10},
+    {0},
+};
+
+/* One flag or variable; *ret_why is set when the value is refused. */
+static void apply(struct shared_options *o, int key, const char *text, const char **ret_why)
+{
+    size_t n = 0;
+
+    switch (key) {
+    case KEY_THREADS:
+        if (!parse_size(text, 1, LIMIT_THREADS, &n))
+            *ret_why = "is not a whole number in 1..1024";
+        o->n_threads = (int)n;
+        break;
+    case KEY_CONTEXT:
+        if (!parse_size(text, 1, LIMIT_CONTEXT, &o->context))
+            *ret_why = "is not a whole number in 1..16777216";
+        break;
+    case KEY_CHUNK:
+        if (strcmp(text, "all") == 0)
+            o->prefill_chunk = SIZE_MAX;
+        else if (!parse_size(text, 1, LIMIT_CONTEXT, &o->prefill_chunk))
+            *ret_why = "is neither 'all' nor a whole number >= 1";
+        break;
+    case KEY_LEVEL:
+        if (!cpu_level_parse(text, &o->level))
+            *ret_why = "is neither 'ref' nor 'avx2'";
+        else if (o->level > cpu_best_level())
+            *ret_why = "is more than this processor has";
+        break;
+    case KEY_KV:
+        if (!dtype_parse(text, &o->kv) ||
+            (o->kv != DTYPE_F32 && o->kv != DTYPE_F16 && o->kv != DTYPE_BF16))
+            *ret_why = "is none of f16, bf16, f32";
+        break;
+    case KEY_NO_REPACK:
+        o->no_repack = text == NULL || strcmp(text, "0") != 0;
+        break;
+    case KEY_RANKS:
+        if (!parse_size(text, 1, 1, &n))
+            *ret_why = "is not 1: expert parallelism over several ranks is not built yet";
+        break;
+    case KEY_COMBINE:
+        if (strcmp(text, "f32") != 0)
+            *ret_why = "is not f32, the only format so far";
+        break;
+    case KEY_JSON:
+        o->json = true;
+        break;
+    default:
+        break;
+    }
+}
+
+bool shared_options_init(struct shared_options *options)
+{
+    *options = (struct shared_options){.level = cpu_best_level(), .kv = DTYPE_F16};
+    for (size_t i = 0; i < sizeof VARIABLES / sizeof VARIABLES[0]; i++) {
+        const char *value = getenv(VARIABLES[i].variable), *why = NULL;
+        if (value == NULL || value[0] == 0)
+            continue;
+        apply(options, VARIABLES[i].key, value, &why);
+        if (why != NULL) {
+            LOG_ERROR("environment: %s='%s' %s", VARIABLES[i].variable, value, why);
+            return false;
+        }
+    }
+    return true;
+}
+
+static const char *flag_name(int key)
+{
+    for (size_t i = 0; SHARED[i].name != NULL; i++) {
+        if (SHARED[i].key == key)
+            return SHARED[i].name;
+    }
+    return "?";
+}
+
+static error_t parse_shared(int key, char *arg, struct argp_state *state)
+{
+    struct shared_options *options = state->input;
+    const char *why = NULL;
+
+    switch (key) {
+    case KEY_THREADS:
+    case KEY_CONTEXT:
+    case KEY_CHUNK:
+    case KEY_LEVEL:
+    case KEY_KV:
+    case KEY_NO_REPACK:
+    case KEY_RANKS:
+    case KEY_COMBINE:
+    case KEY_JSON:
+        apply(options, key, arg, &why);
+        if (why != NULL) {
+            LOG_ERROR("--%s '%s' %s", flag_name(key), arg, why);
+            exit(EXIT_USAGE);
+        }
+        return 0;
+    case ARGP_KEY_ARG:
+        if (options->model != NULL)
+            return ARGP_ERR_UNKNOWN;
+        options->model = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        LOG_ERROR("MODEL is missing; '%s --help' tells the usage", state->name);
+        exit(EXIT_USAGE);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp shared_argp = {.options = SHARED, .parser = parse_shared};

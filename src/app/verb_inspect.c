@@ -1,0 +1,261 @@
+/* ferry inspect: what a checkpoint is, what it will cost, and whether it can be loaded. Reads no
+ * weight data but hashes on request. */
+#include "app/app.h"
+
+#include "base/error.h"
+#include "base/size.h"
+#include "file/gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct inspect_options {
+    struct shared_options shared;
+    bool tensors, keys, hashes;
+};
+
+enum { KEY_TENSORS = 0x200, KEY_KEYS, KEY_HASHES };
+
+static const struct argp_option OPTIONS[] = {
+    {"tensors", KEY_TENSORS, NULL, 0, "List every tensor", 1},
+    {"keys", KEY_KEYS, NULL, 0, "List the metadata keys (GGUF)", 1},
+    {"hashes", KEY_HASHES, NULL, 0, "SHA-256 of every expert's bytes (reads the whole file)", 1},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct inspect_options *o = state->input;
+
+    (void)arg;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &o->shared;
+        return 0;
+    case KEY_TENSORS:
+        o->tensors = true;
+        return 0;
+    case KEY_KEYS:
+        o->keys = true;
+        return 0;
+    case KEY_HASHES:
+        o->hashes = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Tensor data by number format. */
+struct by_dtype {
+    size_t count[DTYPE_COUNT];
+    uint64_t bytes[DTYPE_COUNT];
+};
+
+static struct by_dtype count_dtypes(const struct checkpoint *checkpoint)
+{
+    struct by_dtype n = {0};
+
+    for (size_t i = 0; i < checkpoint_n_tensors(checkpoint); i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor(checkpoint, i);
+        n.count[t->dtype]++;
+        n.bytes[t->dtype] += t->size_bytes;
+    }
+    return n;
+}
+
+/* What will be resident: packed weights (or the mapped file), the plan of a step, KV of one full
+ * sequence, logits. */
+struct memory_table {
+    size_t context, weights, step, kv, logits, total, kv_per_token;
+};
+
+static struct memory_table memory_of(const struct inspect_options *o, const struct loaded *l)
+{
+    const struct model_plan *plan = model_plan(l->model);
+    const struct model_config *c = model_config(l->model);
+    size_t context = o->shared.context > 0 ? o->shared.context : min_size(c->context, 4096);
+    struct engine_options engine = {.n_sequences = 1, .context = context};
+    struct memory_table m = {
+        .context = context, .step = plan->step, .kv_per_token = plan->kv_per_token};
+
+    m.weights = plan->weights_packed > 0 ? plan->weights_packed : plan->weights_file;
+    m.logits = model_options(l->model)->step_logits * c->n_vocab * sizeof(float);
+    m.kv = engine_bytes(l->model, &engine) - m.logits;
+    m.total = m.weights + m.step + m.kv + m.logits;
+    return m;
+}
+
+static const char *router_text(const struct model_config *c, char text[96])
+{
+    (void)snprintf(text, 96, "%s, top-%zu of %zu%s%s",
+                   c->router.score == ROUTER_SCORE_SOFTMAX ? "softmax over all" : "raw logits",
+                   c->router.top_k, c->router.n_experts,
+                   c->router.post == ROUTER_POST_SOFTMAX ? ", softmax over selected" : "",
+                   c->router.renormalise ? ", renormalised" : "");
+    return text;
+}
+
+static size_t n_expert_layers(const struct model_config *c)
+{
+    size_t n = 0;
+    for (size_t l = 0; l < c->n_layers; l++)
+        n += c->layer_has_experts[l];
+    return n;
+}
+
+static void print_people(const struct inspect_options *o, const struct loaded *l)
+{
+    const struct model_config *c = model_config(l->model);
+    const struct model_plan *plan = model_plan(l->model);
+    struct by_dtype dtypes = count_dtypes(l->checkpoint);
+    struct memory_table m = memory_of(o, l);
+    char a[32], b[32], router[96];
+
+    (void)printf("%s (%s, %s)\n", c->name, c->arch->name,
+                 checkpoint_format(l->checkpoint) == CHECKPOINT_FORMAT_GGUF ? "GGUF"
+                                                                            : "safetensors");
+    (void)printf("  layers      %zu (%zu with experts), hidden %zu, vocabulary %zu, context %zu\n",
+                 c->n_layers, n_expert_layers(c), c->hidden, c->n_vocab, c->context);
+    (void)printf("  attention   %zu heads, %zu key/value heads of %zu\n", c->n_heads, c->n_kv_heads,
+                 c->head_dim);
+    (void)printf("  experts     width %zu%s; router: %s\n", c->expert_width,
+                 c->shared_width > 0 ? " and a shared one" : "", router_text(c, router));
+    (void)printf("  tensors     %zu, %zu on the ignore list\n", checkpoint_n_tensors(l->checkpoint),
+                 model_n_ignored(l->model));
+    for (int d = 0; d < DTYPE_COUNT; d++) {
+        if (dtypes.count[d] > 0)
+            (void)printf("    %-8s  %6zu  %s\n", dtype_name((enum dtype)d), dtypes.count[d],
+                         bytes_text((double)dtypes.bytes[d], a));
+    }
+    (void)printf("  memory\n");
+    if (plan->weights_packed > 0)
+        (void)printf("    weights   %s, repacked (file: %s)\n", bytes_text((double)m.weights, a),
+                     bytes_text((double)plan->weights_file, b));
+    else
+        (void)printf("    weights   %s, used from the file's mapping\n",
+                     bytes_text((double)m.weights, a));
+    (void)printf("    KV cache  %s for one sequence of %zu tokens (%s per token, %s)\n",
+                 bytes_text((double)m.kv, a), m.context, bytes_text((double)m.kv_per_token, b),
+                 dtype_name(o->shared.kv));
+    (void)printf("    step      %s, logits %s\n", bytes_text((double)m.step, a),
+                 bytes_text((double)m.logits, b));
+    (void)printf("    total     %s\n", bytes_text((double)m.total, a));
+    (void)printf("  numerics    %s\n", model_numerics(l->model));
+    (void)printf("  checks      every tensor is used exactly once\n");
+}
+
+static json_t *tensors_json(const struct checkpoint *checkpoint)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < checkpoint_n_tensors(checkpoint); i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor(checkpoint, i);
+        json_t *dims = json_array();
+        for (int d = 0; d < t->n_dims; d++)
+            (void)json_array_append_new(dims, json_integer((json_int_t)t->dims[d]));
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:s, s:o, s:s, s:I, s:I}", "name", t->name, "dtype",
+                            dtype_name(t->dtype), "shape", dims, "file", t->file, "offset",
+                            (json_int_t)t->offset, "bytes", (json_int_t)t->size_bytes));
+    }
+    return list;
+}
+
+static json_t *hashes_json(const struct loaded *l)
+{
+    const struct model_config *c = model_config(l->model);
+    json_t *layers = json_array();
+    char hex[65];
+
+    for (size_t layer = 0; layer < c->n_layers; layer++) {
+        json_t *experts = json_array();
+        for (size_t e = 0; e < c->router.n_experts && c->layer_has_experts[layer]; e++) {
+            model_expert_hash(l->model, layer, e, hex);
+            (void)json_array_append_new(experts, json_string(hex));
+        }
+        (void)json_array_append_new(layers, experts);
+    }
+    return layers;
+}
+
+static int print_machine(const struct inspect_options *o, const struct loaded *l)
+{
+    const struct model_config *c = model_config(l->model);
+    const struct model_plan *plan = model_plan(l->model);
+    struct memory_table m = memory_of(o, l);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I}",
+        "name", c->name, "architecture", c->arch->name, "format",
+        checkpoint_format(l->checkpoint) == CHECKPOINT_FORMAT_GGUF ? "gguf" : "safetensors",
+        "n_layers", (json_int_t)c->n_layers, "n_expert_layers", (json_int_t)n_expert_layers(c),
+        "hidden", (json_int_t)c->hidden, "n_vocab", (json_int_t)c->n_vocab, "context",
+        (json_int_t)c->context, "n_heads", (json_int_t)c->n_heads, "n_kv_heads",
+        (json_int_t)c->n_kv_heads, "head_dim", (json_int_t)c->head_dim, "n_experts",
+        (json_int_t)c->router.n_experts, "top_k", (json_int_t)c->router.top_k, "expert_width",
+        (json_int_t)c->expert_width, "renormalise", (int)c->router.renormalise, "numerics",
+        model_numerics(l->model), "n_tensors", (json_int_t)checkpoint_n_tensors(l->checkpoint));
+    json_t *memory = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weights_bytes", (json_int_t)m.weights,
+        "weights_file_bytes", (json_int_t)plan->weights_file, "step_bytes", (json_int_t)m.step,
+        "kv_bytes", (json_int_t)m.kv, "kv_bytes_per_token", (json_int_t)m.kv_per_token,
+        "logits_bytes", (json_int_t)m.logits, "total_bytes", (json_int_t)m.total, "context",
+        (json_int_t)m.context);
+    (void)json_object_set_new(json, "memory", memory);
+    if (o->tensors)
+        (void)json_object_set_new(json, "tensors", tensors_json(l->checkpoint));
+    if (o->hashes)
+        (void)json_object_set_new(json, "expert_sha256", hashes_json(l));
+    return print_json(json);
+}
+
+static void print_lists(const struct inspect_options *o, const struct loaded *l)
+{
+    const struct checkpoint *checkpoint = l->checkpoint;
+    char text[160], hex[65];
+
+    for (size_t i = 0; o->tensors && i < checkpoint_n_tensors(checkpoint); i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor(checkpoint, i);
+        (void)printf("tensor %-60s %-7s", t->name, dtype_name(t->dtype));
+        for (int d = 0; d < t->n_dims; d++)
+            (void)printf(d > 0 ? "x%llu" : " %llu", (unsigned long long)t->dims[d]);
+        (void)printf("  %s+%llu\n", t->file, (unsigned long long)t->offset);
+    }
+    const struct gguf_meta *meta = checkpoint_meta(checkpoint);
+    for (size_t i = 0; o->keys && meta != NULL && i < gguf_n_keys(meta); i++) {
+        gguf_describe(meta, i, text, sizeof text);
+        (void)printf("key %s = %s\n", gguf_key(meta, i), text);
+    }
+    const struct model_config *c = model_config(l->model);
+    for (size_t layer = 0; o->hashes && layer < c->n_layers; layer++) {
+        for (size_t e = 0; e < c->router.n_experts && c->layer_has_experts[layer]; e++) {
+            model_expert_hash(l->model, layer, e, hex);
+            (void)printf("expert %zu.%zu %s\n", layer, e, hex);
+        }
+    }
+}
+
+int verb_inspect(int argc, char **argv)
+{
+    static const struct argp_child CHILDREN[] = {{&shared_argp, 0, NULL, 0}, {0}};
+    static const struct argp ARGP = {
+        OPTIONS,  parse, "MODEL", "Architecture, experts, tensors, memory plan, file checks.",
+        CHILDREN, NULL,  NULL};
+    struct inspect_options o = {0};
+    struct loaded loaded = {0};
+    struct load_request request = {0};
+    struct ferry_error err = {0};
+    int code = EXIT_GOOD;
+
+    if (!shared_options_init(&o.shared) || argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0)
+        return EXIT_USAGE;
+    enum ferry_status st = loaded_open(&loaded, &o.shared, &request, &err);
+    if (st == FERRY_OK && o.shared.json)
+        code = print_machine(&o, &loaded);
+    else if (st == FERRY_OK) {
+        print_people(&o, &loaded);
+        print_lists(&o, &loaded);
+    }
+    loaded_close(&loaded);
+    return st == FERRY_OK ? code : fail(st, &err);
+}
