@@ -245,21 +245,42 @@ static double codes_nearest(const float *src, float d, const int8_t *values, boo
     return total;
 }
 
-/* The value of largest magnitude goes to one end of the table or to the other: whichever errs
- * less. */
+/* The scale that fits given codes best; 0 when all of them stand for 0. */
+static float least_squares_scale(const float *src, const int8_t *values, const int *codes)
+{
+    double sum_xv = 0.0, sum_vv = 0.0;
+
+    for (int i = 0; i < N; i++) {
+        double v = values[codes[i]];
+        sum_xv += (double)src[i] * v;
+        sum_vv += v * v;
+    }
+    return sum_vv > 0.0 ? (float)(sum_xv / sum_vv) : 0.0f;
+}
+
+/* The value of largest magnitude goes near one end of the table or near the other; each try is
+ * improved once by least squares, and the one that errs least wins. */
 static void encode_iq4_nl(const float *src, uint8_t *dst)
 {
+    static const float ENDS[] = {-139.0f, -127.0f, -117.0f, -104.0f, 95.0f, 103.0f, 113.0f, 124.0f};
     float extreme = largest_magnitude(src, N);
-    uint8_t low_bytes[2], high_bytes[2];
-    int low_codes[N], high_codes[N];
-    float low_d = store_f16(low_bytes, extreme / (float)IQ4_NL_VALUES[0]);
-    float high_d = store_f16(high_bytes, extreme / (float)IQ4_NL_VALUES[15]);
-    double low_error = codes_nearest(src, low_d, IQ4_NL_VALUES, false, low_codes);
-    double high_error = codes_nearest(src, high_d, IQ4_NL_VALUES, false, high_codes);
-    bool low = low_error <= high_error;
+    double best = -1.0;
 
-    memcpy(dst, low ? low_bytes : high_bytes, 2);
-    pack_nibbles(dst + 2, low ? low_codes : high_codes);
+    for (size_t t = 0; t < sizeof ENDS / sizeof ENDS[0]; t++) {
+        float d = extreme / ENDS[t];
+        for (int round = 0; round < 2; round++) {
+            uint8_t stored[2];
+            int codes[N];
+            float read = store_f16(stored, d);
+            double error = codes_nearest(src, read, IQ4_NL_VALUES, false, codes);
+            if (best < 0.0 || error < best) {
+                best = error;
+                memcpy(dst, stored, 2);
+                pack_nibbles(dst + 2, codes);
+            }
+            d = least_squares_scale(src, IQ4_NL_VALUES, codes);
+        }
+    }
 }
 
 /* floor(log2(v)), v > 0 and finite */
