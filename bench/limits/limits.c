@@ -2,7 +2,7 @@
  *
  * What: read bandwidth (1 and N threads, 4 KiB and huge pages) and the peak rate of the
  *       instruction mixes in mixes.h (1 and N threads); each figure the median of several runs,
- *       with minimum and maximum.
+ *       with minimum and maximum. Compute rates are per CPU time, bandwidth per wall time.
  * Why here: bench/peers divides every speed by a limit measured in the same run.
  * Must not know: any kernel or model of Ferry.
  *
@@ -40,6 +40,7 @@ struct job {
     int streams;
     pthread_barrier_t *gate;
     uint64_t result;
+    double cpu_s; /* out: CPU time this thread spent on it */
 };
 
 /* Median, least and largest of one figure's repetitions. */
@@ -51,18 +52,21 @@ struct figure {
 
 static volatile uint64_t g_sink; /* keeps every result observable */
 
-static double now_s(void)
+static double now_s(clockid_t clock)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void job_run(struct job *job)
 {
+    const double started = now_s(CLOCK_THREAD_CPUTIME_ID);
+
     job->result = job->mix != NULL ? job->mix->run(job->rounds, 1)
                                    : mixes_read(job->data, job->bytes, job->streams);
+    job->cpu_s = now_s(CLOCK_THREAD_CPUTIME_ID) - started;
 }
 
 static void *worker(void *arg)
@@ -97,10 +101,10 @@ static double timed_run(struct job *jobs, int threads)
         }
     }
     pthread_barrier_wait(&gate);
-    started = now_s();
+    started = now_s(CLOCK_MONOTONIC);
     job_run(&jobs[0]);
     pthread_barrier_wait(&gate);
-    elapsed = now_s() - started;
+    elapsed = now_s(CLOCK_MONOTONIC) - started;
     for (t = 1; t < threads; t++)
         pthread_join(ids[t], NULL);
     pthread_barrier_destroy(&gate);
@@ -129,7 +133,9 @@ static struct figure summarise(double *values, int n)
     return f;
 }
 
-/* Rate of one mix in units of 1e9 operations per second over all threads. */
+/* Rate of one mix in units of 1e9 operations per second, the threads' own rates added up. Each
+ * thread's rate is per second of its own CPU time: a peak is a property of the core, and another
+ * program that takes the core away for a while does not lower it. */
 static struct figure measure_mix(const struct mix *mix, int threads, int reps)
 {
     struct job jobs[THREADS_MAX];
@@ -148,8 +154,12 @@ static struct figure measure_mix(const struct mix *mix, int threads, int reps)
         seconds = timed_run(jobs, threads);
     } while (seconds >= 0 && seconds < MIX_SECONDS);
     for (i = 0; i < reps; i++) {
-        seconds = timed_run(jobs, threads);
-        values[i] = mix->ops_per_round * (double)rounds * threads / seconds * 1e-9;
+        int t;
+
+        (void)timed_run(jobs, threads);
+        values[i] = 0.0;
+        for (t = 0; t < threads; t++)
+            values[i] += mix->ops_per_round * (double)rounds / jobs[t].cpu_s * 1e-9;
     }
     return summarise(values, reps);
 }

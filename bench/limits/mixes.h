@@ -4,8 +4,9 @@
  * measured with the same instructions that the kernels use, in the same run.
  * Must not know: any kernel or model of Ferry.
  *
- * Every compute mix works on registers only and returns a value that depends on all of its work,
- * so that no compiler can leave any of it out. Callers check the CPU first (AVX2 and FMA). */
+ * Every compute mix works on registers only for a number of rounds, at least 1, and
+ * returns a value that depends on its work. Callers
+ * check the CPU first (AVX2 and FMA). */
 #ifndef BENCH_LIMITS_MIXES_H
 #define BENCH_LIMITS_MIXES_H
 

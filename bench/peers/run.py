@@ -45,6 +45,7 @@ DEFAULT_MODELS = [
 # Which instruction mix bounds which weight format (bench/limits/mixes.h).
 MIX = {"Q8_0": "s8_sign", "F32": "f32_fma", "F16": "f32_fma", "BF16": "f32_fma"}
 PROCESS_TIMEOUT_S = 1800
+QUIET_CPUS = 0.15  # more CPU time than this used by others spoils a run
 
 
 def fail(text):
@@ -187,21 +188,31 @@ def one_sample(raw, batches):
 
 
 def measure(path, engines, args, batches):
-    """Runs the repetitions; returns {engine: [sample]}, raw JSON of the last, other load."""
-    samples, last, loads = {name: [] for name in engines}, {}, []
+    """Runs pairs (one process per engine) until args.reps of them were quiet, at most twice as many.
+
+    A pair is quiet when nothing else used more than QUIET_CPUS during either run. Returns
+    ({engine: [sample]}, raw JSON of the last, other load per kept run, whether all kept were quiet).
+    """
+    pairs, last = [], {}
     others = OtherLoad()
-    for rep in range(args.reps):
-        order = list(engines) if rep % 2 == 0 else list(reversed(list(engines)))
+    while len(pairs) < 2 * args.reps and sum(p["quiet"] for p in pairs) < args.reps:
+        order = list(engines) if len(pairs) % 2 == 0 else list(reversed(list(engines)))
+        pair = {"samples": {}, "loads": {}}
         for name in order:
             others.start()
-            raw = run_json(engines[name](path, rep), f"{name} on {os.path.basename(path)}")
-            loads.append(others.stop())
+            raw = run_json(engines[name](path, len(pairs)), f"{name} on {os.path.basename(path)}")
+            pair["loads"][name] = others.stop()
             last[name] = raw
-            samples[name].append(one_sample(raw, batches))
-            shown = "  ".join(f"{k} {v:.1f}" for k, v in samples[name][-1].items())
-            print(f"  {rep + 1}/{args.reps} {name:9s} {shown}   (others used {loads[-1]:.2f} CPUs)",
-                  flush=True)
-    return samples, last, loads
+            pair["samples"][name] = one_sample(raw, batches)
+            shown = "  ".join(f"{k} {v:.1f}" for k, v in pair["samples"][name].items())
+            print(f"  {len(pairs) + 1:2d} {name:9s} {shown}   (others used "
+                  f"{pair['loads'][name]:.2f} CPUs)", flush=True)
+        pair["quiet"] = max(pair["loads"].values()) <= QUIET_CPUS
+        pairs.append(pair)
+    quiet = [p for p in pairs if p["quiet"]]
+    kept = quiet if len(quiet) >= args.reps else pairs
+    samples = {name: [p["samples"][name] for p in kept] for name in engines}
+    return samples, last, [p["loads"] for p in kept], kept is quiet
 
 
 def spread(values):
@@ -221,11 +232,10 @@ def judge(figures, quant, limits, parts, batches, touched, threads):
     side = "one" if threads == 1 else "all"
     bandwidth = max(limits["read_4k"][side], limits["read_huge"][side])
     peak = limits[MIX.get(quant, "u4_acc16")][side]
-    bound = {}
+    bound = {"pp": peak * 1e9 / (2 * gguf_header.prompt_macs_per_token(parts))}
     for b in batches:
         n = touched.get(str(b))
         bound[f"tg{b}"] = b * bandwidth * 1e9 / gguf_header.step_bytes(parts, b, n)
-    bound["pp"] = peak * 1e9 / (2 * gguf_header.prompt_macs_per_token(parts))
     for engine in figures.values():
         for key, value in engine.items():
             value["limit_share"] = value["median"] / bound[key]
@@ -274,6 +284,8 @@ def print_table(result):
             r = result["ratio"][key]
             row += f" | {r['of_medians']:5.2f}  {r['min']:.2f}..{r['max']:.2f}"
         print(row)
+    if not result["quiet"]:
+        print("  NOT QUIET: other programs used the CPUs; do not quote these figures")
     for text, met in result["targets"]:
         print(f"  {'met   ' if met else 'MISSED'} {text}")
 
@@ -293,7 +305,7 @@ def bench_model(name, args, batches, limits_program, ferry):
     engines = {"llama.cpp": lambda m, rep: peer + [m, *common, "--seed", str(rep + 1)]}
     if ferry:
         engines["ferry"] = lambda m, _rep: [ferry, "bench", m, *common, "--json"]
-    samples, last, loads = measure(path, engines, args, batches)
+    samples, last, loads, quiet = measure(path, engines, args, batches)
     limit_runs.append(run_json(limit_command, "bench_limits"))
     limits = best_limits(limit_runs)
     figures = {e: {k: spread([s[k] for s in rows]) for k in rows[0]} for e, rows in samples.items()}
@@ -315,7 +327,7 @@ def bench_model(name, args, batches, limits_program, ferry):
         "model": os.path.basename(path), "quant": parts["quant"], "bytes": os.path.getsize(path),
         "bytes_per_token": gguf_header.step_bytes(parts, 1), "bound": bound, "figures": figures,
         "ratio": ratio, "samples": samples, "limits": limits, "limit_runs": limit_runs,
-        "other_load_cpus": loads, "experts_per_step": touched,
+        "other_load_cpus": loads, "quiet": quiet, "experts_per_step": touched,
         "targets": targets(figures, bound, parts["quant"], batches),
     }
     print_table(result)

@@ -86,9 +86,12 @@ class Model:
         params = lib.llama_model_default_params()
         params.n_gpu_layers = 0
         params.use_extra_bufts = repack
+        _state["log"].clear()
         self.ptr = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self.ptr:
-            raise SystemExit(f"llama.py: llama.cpp cannot load {path}:\n" + tail_of_log())
+            raise SystemExit(f"llama.py: llama.cpp cannot load {path}: " + tail_of_log())
+        # llama.cpp logs one line per tensor that it stores in a layout of its own.
+        self.n_repacked = "".join(_state["log"]).count("repack tensor")
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.ptr))
 
     def __enter__(self):
@@ -118,7 +121,7 @@ class Model:
             params.cb_eval = callback
         ptr = lib.llama_init_from_model(self.ptr, params)
         if not ptr:
-            raise SystemExit("llama.py: llama.cpp cannot make a context:\n" + tail_of_log())
+            raise SystemExit("llama.py: llama.cpp cannot make a context: " + tail_of_log())
         return Context(ptr, self.n_vocab, n_seq)
 
 
@@ -153,7 +156,7 @@ class Context:
             batch.logits[i] = 1 if want else 0
         status = lib.llama_decode(self.ptr, batch)
         if status != 0:
-            raise SystemExit(f"llama.py: llama_decode returned {status}:\n" + tail_of_log())
+            raise SystemExit(f"llama.py: llama_decode returned {status}: " + tail_of_log())
         lib.llama_synchronize(self.ptr)
 
     def prompt(self, ids, seq=0, start=0):
@@ -173,10 +176,9 @@ class Context:
         return np.ctypeslib.as_array(row, (self.n_vocab,)).copy()
 
 
-def tail_of_log(lines=8):
-    """Returns the last lines llama.cpp logged, for error messages."""
-    text = "".join(_state.get("log", []))
-    return "\n".join(text.splitlines()[-lines:])
+def tail_of_log(lines=3):
+    """Returns the last lines llama.cpp logged, joined to one, for error messages."""
+    return "; ".join("".join(_state.get("log", [])).splitlines()[-lines:])
 
 
 def logits(model_path, ids, n_threads=2, repack=True):
@@ -194,20 +196,39 @@ def logits(model_path, ids, n_threads=2, repack=True):
     return out
 
 
+class Clock:
+    """Wall time of a span, and how much of threads x wall time the process really ran.
+
+    llama.cpp's threads spin while they wait for each other, so a share well under 1 means that
+    something else had the CPUs, and that the figure says little.
+    """
+
+    def __init__(self, threads):
+        self.threads, self.wall, self.cpu = threads, time.monotonic(), time.process_time()
+
+    def stop(self):
+        """Returns (seconds, CPU share)."""
+        wall, cpu = time.monotonic() - self.wall, time.process_time() - self.cpu
+        return wall, cpu / (wall * self.threads)
+
+
 def _step_rate(model, n_seq, steps, threads, rng):
-    """Total tokens/s of n_seq sequences stepped together from an empty cache, random tokens."""
+    """Steps n_seq sequences together from an empty cache, random tokens.
+
+    Returns (total tokens/s, share of the CPU time that the threads asked for).
+    """
     ctx = model.context(steps + 2, n_seq, threads)
     ids = rng.integers(0, model.n_vocab, size=(steps + 2, n_seq))
     seqs, wanted = list(range(n_seq)), [True] * n_seq
     for warm in range(2):
         ctx.decode(ids[warm], [warm] * n_seq, seqs, wanted)
     ctx.clear()
-    started = time.monotonic()
+    clock = Clock(threads)
     for step in range(steps):
         ctx.decode(ids[step + 2], [step] * n_seq, seqs, wanted)
-    elapsed = time.monotonic() - started
+    elapsed, got = clock.stop()
     ctx.close()
-    return n_seq * steps / elapsed
+    return n_seq * steps / elapsed, got
 
 
 def bench(model_path, pp=512, tg=64, threads=2, batch=(1, 4, 16), reps=1, warm=64, seed=1,
@@ -216,14 +237,16 @@ def bench(model_path, pp=512, tg=64, threads=2, batch=(1, 4, 16), reps=1, warm=6
 
     Prompts and generated tokens are drawn uniformly from the vocabulary: a repeated token would
     send every row to the same experts. Generation starts from an empty cache. A prompt of warm
-    tokens and two steps run before the clock starts.
+    tokens and two steps run before the clock starts. *_cpu_share: see Clock.
     """
     rng = np.random.default_rng(seed)
     started = time.monotonic()
     out = {"engine": "llama.cpp", "pp": pp, "tg": tg, "threads": threads, "batch": list(batch),
-           "pp_tps": [], "tg_tps": {str(b): [] for b in batch}}
+           "pp_tps": [], "tg_tps": {str(b): [] for b in batch}, "pp_cpu_share": [],
+           "tg_cpu_share": {str(b): [] for b in batch}}
     with Model(model_path, repack) as model:
         out["load_s"] = time.monotonic() - started
+        out["repacked_tensors"] = model.n_repacked
         ctx = model.context(pp, 1, threads) if pp else None
         if pp:
             ctx.prompt(rng.integers(0, model.n_vocab, size=min(warm, pp)))
@@ -231,11 +254,15 @@ def bench(model_path, pp=512, tg=64, threads=2, batch=(1, 4, 16), reps=1, warm=6
             if pp:
                 ctx.clear()
                 ids = rng.integers(0, model.n_vocab, size=pp)
-                started = time.monotonic()
+                clock = Clock(threads)
                 ctx.prompt(ids)
-                out["pp_tps"].append(pp / (time.monotonic() - started))
+                elapsed, got = clock.stop()
+                out["pp_tps"].append(pp / elapsed)
+                out["pp_cpu_share"].append(got)
             for b in batch if tg else ():
-                out["tg_tps"][str(b)].append(_step_rate(model, b, tg, threads, rng))
+                rate, got = _step_rate(model, b, tg, threads, rng)
+                out["tg_tps"][str(b)].append(rate)
+                out["tg_cpu_share"][str(b)].append(got)
         if pp:
             ctx.close()
     return out
