@@ -24,7 +24,8 @@ static const char *const HF[ROLE_COUNT] = {
     [ROLE_Q_NORM] = LAYER "self_attn.q_norm.weight",
     [ROLE_K_NORM] = LAYER "self_attn.k_norm.weight",
     [ROLE_FFN_NORM] = LAYER "post_attention_layernorm.weight",
-    [ROLE_ROUTER] = LAYER "mlp.gate.weight|" MIXTRAL "gate.weight|" MIXTRAL "router.layer.weight",
+    [ROLE_ROUTER] = LAYER "mlp.gate.weight|" MIXTRAL "gate.weight|" MIXTRAL
+                          "router.layer.weight|" MIXTRAL "router.weight",
     [ROLE_GATE] = LAYER "mlp.gate_proj.weight",
     [ROLE_UP] = LAYER "mlp.up_proj.weight",
     [ROLE_DOWN] = LAYER "mlp.down_proj.weight",

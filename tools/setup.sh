@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Installs what Ferry is built with, from Debian packages, and says what it does. Sourced by ./run and ./test; does nothing when
+# everything is there.
+
+# What the build needs, and what the tests need on top.
+FERRY_BUILD_PACKAGES="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev"
+FERRY_TEST_PACKAGES="libcmocka-dev python3 python3-numpy binutils clang clang-format xz-utils"
+FERRY_CI_PACKAGES="libclang-rt-14-dev clang-tidy"
+
+# setup_packages PACKAGE...: installs those that are missing; root, or sudo.
+setup_packages() {
+    local missing=() package
+    for package in "$@"; do
+        [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    local as_root=()
+    if [ "$(id -u)" != 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            echo "ferry: these Debian packages are missing and there is no sudo: ${missing[*]}" >&2
+            echo "ferry: as root: apt-get install ${missing[*]}" >&2
+            return 1
+        fi
+        as_root=(sudo)
+    fi
+    echo "ferry: installing Debian packages: ${missing[*]}"
+    local log
+    log=$(mktemp)
+    if ! { "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update -q &&
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -q \
+            --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        echo "ferry: apt-get failed; the lines above are its last" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+# setup_build PRESET [cmake options]: configures once and builds, quietly unless it fails.
+setup_build() {
+    local preset=$1 log
+    shift
+    log=$(mktemp)
+    if ! { cmake --preset "$preset" "$@" && cmake --build "build/$preset"; } >"$log" 2>&1; then
+        tail -n 40 "$log" >&2
+        echo "ferry: the build failed; the lines above are its last" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
