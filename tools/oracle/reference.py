@@ -56,7 +56,7 @@ def greedy(model, ids, count):
     """Greedy continuation with the library's own cache; returns ids and the smallest gap."""
     out, smallest, cache, step = [], np.inf, None, torch.tensor([ids])
     while len(out) < count:
-        result = model(step, past_key_values=cache, use_cache=True)
+        result = model(step, cache=cache, use_cache=True)
         cache = result.past_key_values
         logits = result.logits[0, -1].numpy()
         smallest = min(smallest, greedy_gap(logits.astype(np.float64)))
