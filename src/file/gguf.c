@@ -132,6 +132,7 @@ static uint64_t integer_element(const struct gguf_value *value, size_t i, bool *
     size_t n = gguf_type_bytes(value->element_type);
     uint64_t bits = 0;
 
+    FERRY_ASSERT(n > 0);
     for (size_t k = 0; k < n; k++)
         bits |= (uint64_t)value->elements[i * n + k] << (8 * k);
     *ret_negative = false;

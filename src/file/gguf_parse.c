@@ -115,21 +115,16 @@ const char *gguf_type_name(enum gguf_type type)
 static void decode_number(struct gguf_value *value)
 {
     uint64_t bits = little_endian(value->raw, value->raw_bytes);
+    uint64_t sign = UINT64_C(1) << (8 * value->raw_bytes - 1);
     uint32_t bits32 = (uint32_t)bits;
     float f32;
 
     switch (value->type) {
     case GGUF_TYPE_I8:
-        value->i64 = (int8_t)bits;
-        break;
     case GGUF_TYPE_I16:
-        value->i64 = (int16_t)bits;
-        break;
     case GGUF_TYPE_I32:
-        value->i64 = (int32_t)bits;
-        break;
     case GGUF_TYPE_I64:
-        value->i64 = (int64_t)bits;
+        value->i64 = (int64_t)((bits ^ sign) - sign);
         break;
     case GGUF_TYPE_F32:
         memcpy(&f32, &bits32, sizeof f32);

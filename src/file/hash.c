@@ -76,7 +76,7 @@ bool hash_finish(struct hash *hash, char ret_hex[65])
 
     if (!hash->ok || EVP_DigestFinal_ex(hash->context, digest, &n) != 1 || n != 32)
         return false;
-    for (unsigned i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         ret_hex[2 * i] = DIGITS[digest[i] >> 4];
         ret_hex[2 * i + 1] = DIGITS[digest[i] & 15];
     }
