@@ -21,8 +21,16 @@ struct writer {
 
 struct tiny_options tiny_defaults(const char *arch)
 {
-    return (struct tiny_options){.arch = arch, .hidden = 40, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 10,
-                                 .n_experts = 8, .top_k = 3, .expert_width = 24, .n_vocab = 97};
+    return (struct tiny_options){.arch = arch,
+                                 .hidden = 40,
+                                 .n_layers = 2,
+                                 .n_heads = 4,
+                                 .n_kv_heads = 2,
+                                 .head_dim = 10,
+                                 .n_experts = 8,
+                                 .top_k = 3,
+                                 .expert_width = 24,
+                                 .n_vocab = 97};
 }
 
 /* splitmix64 over (name, index): uniform in [-1, 1). */
@@ -69,11 +77,13 @@ static void add(struct writer *w, const char *name, size_t rows, size_t cols, fl
         cols--;
     size_t n = (rows > 0 ? rows : 1) * cols;
     if (rows > 0)
-        (void)snprintf(text, sizeof text, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%zu,%zu],\"data_offsets\":[%zu,%zu]}", name, rows, cols,
-                       w->offset, w->offset + n * 4);
+        (void)snprintf(text, sizeof text,
+                       ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%zu,%zu],\"data_offsets\":[%zu,%zu]}",
+                       name, rows, cols, w->offset, w->offset + n * 4);
     else
-        (void)snprintf(text, sizeof text, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}", name, cols, w->offset,
-                       w->offset + n * 4);
+        (void)snprintf(text, sizeof text,
+                       ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}",
+                       name, cols, w->offset, w->offset + n * 4);
     header_add(w, text);
     for (size_t i = 0; i < n; i++) {
         float v = scale > 0 ? value_at(key, i) * scale : 1.0f + 0.3f * value_at(key, i);
@@ -84,7 +94,8 @@ static void add(struct writer *w, const char *name, size_t rows, size_t cols, fl
     w->offset += n * 4;
 }
 
-static void add_in_layer(struct writer *w, size_t layer, const char *name, size_t rows, size_t cols, float scale)
+static void add_in_layer(struct writer *w, size_t layer, const char *name, size_t rows, size_t cols,
+                         float scale)
 {
     char text[200];
     (void)snprintf(text, sizeof text, "model.layers.%zu.%s", layer, name);
@@ -97,11 +108,20 @@ static void add_experts(struct writer *w, size_t layer, bool mixtral)
     char name[100];
 
     for (size_t e = 0; e < o->n_experts; e++) {
-        (void)snprintf(name, sizeof name, mixtral ? "block_sparse_moe.experts.%zu.w1.weight" : "mlp.experts.%zu.gate_proj.weight", e);
+        (void)snprintf(name, sizeof name,
+                       mixtral ? "block_sparse_moe.experts.%zu.w1.weight"
+                               : "mlp.experts.%zu.gate_proj.weight",
+                       e);
         add_in_layer(w, layer, name, o->expert_width, o->hidden, 0.4f);
-        (void)snprintf(name, sizeof name, mixtral ? "block_sparse_moe.experts.%zu.w3.weight" : "mlp.experts.%zu.up_proj.weight", e);
+        (void)snprintf(name, sizeof name,
+                       mixtral ? "block_sparse_moe.experts.%zu.w3.weight"
+                               : "mlp.experts.%zu.up_proj.weight",
+                       e);
         add_in_layer(w, layer, name, o->expert_width, o->hidden, 0.4f);
-        (void)snprintf(name, sizeof name, mixtral ? "block_sparse_moe.experts.%zu.w2.weight" : "mlp.experts.%zu.down_proj.weight", e);
+        (void)snprintf(name, sizeof name,
+                       mixtral ? "block_sparse_moe.experts.%zu.w2.weight"
+                               : "mlp.experts.%zu.down_proj.weight",
+                       e);
         add_in_layer(w, layer, name, o->hidden, o->expert_width, 0.4f);
     }
 }
@@ -134,7 +154,8 @@ static void add_layer(struct writer *w, size_t layer)
         add_in_layer(w, layer, "self_attn.q_norm.weight", 0, q, 0);
         add_in_layer(w, layer, "self_attn.k_norm.weight", 0, kv, 0);
     }
-    add_in_layer(w, layer, mixtral ? "block_sparse_moe.gate.weight" : "mlp.gate.weight", o->n_experts, o->hidden, 0.5f);
+    add_in_layer(w, layer, mixtral ? "block_sparse_moe.gate.weight" : "mlp.gate.weight",
+                 o->n_experts, o->hidden, 0.5f);
     add_experts(w, layer, mixtral);
 }
 
@@ -146,15 +167,20 @@ static void write_config(const struct tiny_options *o, const char *folder)
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     bool width_is_own = strncmp(o->arch, "qwen", 4) == 0;
-    (void)fprintf(f,
-                  "{\"model_type\":\"%s\",\"hidden_size\":%zu,\"num_hidden_layers\":%zu,\"num_attention_heads\":%zu,"
-                  "\"num_key_value_heads\":%zu,\"head_dim\":%zu,\"vocab_size\":%zu,\"max_position_embeddings\":2048,"
-                  "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"num_experts_per_tok\":%zu,\"%s\":%zu,\"%s\":%zu,"
-                  "\"tie_word_embeddings\":%s,\"hidden_act\":\"silu\",\"shared_expert_intermediate_size\":16,"
-                  "\"norm_topk_prob\":true,\"intermediate_size\":%zu}",
-                  o->arch, o->hidden, o->n_layers, o->n_heads, o->n_kv_heads, o->head_dim, o->n_vocab, o->top_k,
-                  strcmp(o->arch, "mixtral") == 0 ? "num_local_experts" : "num_experts", o->n_experts,
-                  width_is_own ? "moe_intermediate_size" : "unused", o->expert_width, o->tied ? "true" : "false", o->expert_width);
+    (void)fprintf(
+        f,
+        "{\"model_type\":\"%s\",\"hidden_size\":%zu,\"num_hidden_layers\":%zu,\"num_attention_"
+        "heads\":%zu,"
+        "\"num_key_value_heads\":%zu,\"head_dim\":%zu,\"vocab_size\":%zu,\"max_position_"
+        "embeddings\":2048,"
+        "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"num_experts_per_tok\":%zu,\"%s\":%zu,\"%s\":%"
+        "zu,"
+        "\"tie_word_embeddings\":%s,\"hidden_act\":\"silu\",\"shared_expert_intermediate_size\":16,"
+        "\"norm_topk_prob\":true,\"intermediate_size\":%zu}",
+        o->arch, o->hidden, o->n_layers, o->n_heads, o->n_kv_heads, o->head_dim, o->n_vocab,
+        o->top_k, strcmp(o->arch, "mixtral") == 0 ? "num_local_experts" : "num_experts",
+        o->n_experts, width_is_own ? "moe_intermediate_size" : "unused", o->expert_width,
+        o->tied ? "true" : "false", o->expert_width);
     assert_int_equal(fclose(f), 0);
 }
 

@@ -1,7 +1,9 @@
-/* Tiny random checkpoints for tests: written to a temporary folder in the Hugging Face layout, one per architecture.
+/* Tiny random checkpoints for tests: written to a temporary folder in the Hugging Face layout, one
+ * per architecture.
  *
- * Weights come from a counter-based generator keyed by the tensor's name, so a checkpoint needs only its description. They are not
- * trained: tests compare Ferry with itself (law 2); numbers against references are in tests/oracle. */
+ * Weights come from a counter-based generator keyed by the tensor's name, so a checkpoint needs
+ * only its description. They are not trained: tests compare Ferry with itself (law 2); numbers
+ * against references are in tests/oracle. */
 #ifndef TESTS_SUPPORT_TINY_H
 #define TESTS_SUPPORT_TINY_H
 
@@ -9,20 +11,21 @@
 #include <stddef.h>
 
 struct tiny_options {
-    const char *arch;   /* model_type */
+    const char *arch; /* model_type */
     size_t hidden, n_layers, n_heads, n_kv_heads, head_dim;
     size_t n_experts, top_k, expert_width, n_vocab;
     bool tied;
-    const char *skip;   /* a tensor that is left out, or NULL */
-    const char *extra;  /* a tensor that nobody reads, or NULL */
-    const char *poison; /* a tensor whose first value is NaN, or NULL */
+    const char *skip;    /* a tensor that is left out, or NULL */
+    const char *extra;   /* a tensor that nobody reads, or NULL */
+    const char *poison;  /* a tensor whose first value is NaN, or NULL */
     const char *squeeze; /* a tensor that is written with a wrong shape, or NULL */
 };
 
 /* Reasonable values for an architecture: 2 layers, 8 experts, top-3, hidden 40. */
 struct tiny_options tiny_defaults(const char *arch);
 
-/* Writes config.json and model.safetensors into a new folder; its path is returned in a static buffer. Fails the test on error. */
+/* Writes config.json and model.safetensors into a new folder; its path is returned in a static
+ * buffer. Fails the test on error. */
 const char *tiny_write(const struct tiny_options *options);
 
 /* Removes what tiny_write made. */
