@@ -39,6 +39,75 @@ void token_ids_fini(struct token_ids *ids)
     *ids = (struct token_ids){0};
 }
 
+/* Ids of the byte alphabet, or of the "<0xNN>" tokens. */
+static void find_byte_ids(struct bpe_model *model)
+{
+    static const char HEX[] = "0123456789ABCDEF";
+
+    for (int byte = 0; byte < 256; byte++) {
+        char text[8] = {'<', '0', 'x', HEX[byte >> 4], HEX[byte & 15], '>'};
+        size_t size = 6;
+        if (model->byte_level)
+            size = utf8_encode(byte_level_from_byte((unsigned char)byte), text);
+        model->byte_ids[byte] = vocab_find(&model->vocab, text, size);
+    }
+}
+
+/* Writes the bytes that text [size] stands for to ret; UINT32_MAX when a character is not of the
+ * byte alphabet. */
+static uint32_t to_bytes(const char *text, uint32_t size, char *ret)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < size;) {
+        int32_t code;
+        i += (uint32_t)utf8_decode(text + i, size - i, &code);
+        int byte = byte_level_to_byte(code);
+        if (byte < 0)
+            return UINT32_MAX;
+        ret[n++] = (char)byte;
+    }
+    return n;
+}
+
+/* Texts as bytes, for whole-piece look-ups. Entries outside of the byte alphabet are never met. */
+static bool build_raw(struct bpe_model *model, struct arena *arena, const bool *skip)
+{
+    const struct vocab *vocab = &model->vocab;
+    size_t n_bytes = 1;
+
+    for (size_t id = 0; id < vocab->n; id++)
+        n_bytes += vocab->tokens[id].size;
+    char *blob = arena_alloc(arena, n_bytes);
+    if (blob == NULL || !vocab_init(&model->raw, arena, vocab->n, vocab->n))
+        return false;
+    for (size_t id = 0; id < vocab->n; id++) {
+        const struct vocab_token *token = &vocab->tokens[id];
+        if (token->text == NULL || token->size == 0 || skip[id])
+            continue;
+        uint32_t size = to_bytes(token->text, token->size, blob);
+        if (size == UINT32_MAX)
+            continue;
+        (void)vocab_add(&model->raw, (uint32_t)id, blob, size, true);
+        blob += size;
+    }
+    return true;
+}
+
+bool bpe_finish(struct bpe_model *model, struct arena *arena, const struct added_token *added,
+                size_t n_added)
+{
+    find_byte_ids(model);
+    if (!model->byte_level || !model->ignore_merges)
+        return true;
+    bool *skip = arena_array(arena, model->vocab.n, sizeof *skip);
+    if (skip == NULL)
+        return false;
+    for (size_t i = 0; i < n_added; i++)
+        skip[added[i].id] = true;
+    return build_raw(model, arena, skip);
+}
+
 static bool reserve_symbols(struct bpe_scratch *scratch, size_t n)
 {
     if (n <= scratch->capacity)

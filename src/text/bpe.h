@@ -6,6 +6,7 @@
 #define TEXT_BPE_H
 
 #include "ferry/status.h"
+#include "text/added.h"
 #include "text/merge_heap.h"
 #include "text/tokenizer.h"
 #include "text/vocab.h"
@@ -43,6 +44,12 @@ void bpe_scratch_fini(struct bpe_scratch *scratch);
 enum ferry_status bpe_encode(const struct bpe_model *model, struct bpe_scratch *scratch,
                              const char *piece, size_t n_bytes, struct token_ids *ids,
                              struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Last step of building a model: byte_ids (byte_level or byte_fallback set before) and, where whole
+ * pieces are looked up, raw; added tokens [n_added] are no whole pieces. False when out of memory.
+ */
+bool bpe_finish(struct bpe_model *model, struct arena *arena, const struct added_token *added,
+                size_t n_added);
 
 /* Appends one id; false when out of memory. */
 bool token_ids_append(struct token_ids *ids, int32_t id);

@@ -130,8 +130,10 @@ static enum ferry_status replace(const struct decoder_step *step, struct regex_m
         while ((st = regex_next(step->regex, matcher, text, n_bytes, &cursor, &start, &end, err)) ==
                FERRY_OK) {
             if (!bytes_append(out, text + done, start - done) ||
-                !bytes_append(out, step->content, step->content_size))
+                !bytes_append(out, step->content, step->content_size)) {
+                regex_cursor_fini(&cursor);
                 return no_memory(err);
+            }
             done = end;
         }
     }

@@ -194,52 +194,6 @@ static enum ferry_status read_merges(const struct json_reader *reader, const jso
     return st;
 }
 
-/* Ids of the byte alphabet, or of the "<0xNN>" tokens. */
-static void find_byte_ids(struct bpe_model *bpe)
-{
-    static const char HEX[] = "0123456789ABCDEF";
-
-    for (int byte = 0; byte < 256; byte++) {
-        char text[8] = {'<', '0', 'x', HEX[byte >> 4], HEX[byte & 15], '>'};
-        size_t size = 6;
-        if (bpe->byte_level)
-            size = utf8_encode(byte_level_from_byte((unsigned char)byte), text);
-        bpe->byte_ids[byte] = vocab_find(&bpe->vocab, text, size);
-    }
-}
-
-/* Texts as bytes, for whole-piece look-ups. Entries outside of the byte alphabet cannot be met. */
-static enum ferry_status build_raw_vocab(const struct json_reader *reader)
-{
-    struct tokenizer *tokenizer = reader->tokenizer;
-    const struct vocab *vocab = &tokenizer->bpe.vocab;
-    struct vocab *raw = &tokenizer->bpe.raw;
-
-    if (!vocab_init(raw, &tokenizer->arena, vocab->n, vocab->n))
-        return json_no_memory(reader);
-    for (size_t id = 0; id < vocab->n; id++) {
-        const struct vocab_token *token = &vocab->tokens[id];
-        if (token->text == NULL)
-            continue;
-        char *text = arena_alloc(&tokenizer->arena, token->size);
-        if (text == NULL)
-            return json_no_memory(reader);
-        uint32_t size = 0;
-        uint32_t i = 0;
-        while (i < token->size) {
-            int32_t code;
-            i += (uint32_t)utf8_decode(token->text + i, token->size - i, &code);
-            int byte = byte_level_to_byte(code);
-            if (byte < 0)
-                break;
-            text[size++] = (char)byte;
-            if (i == token->size)
-                (void)vocab_add(raw, (uint32_t)id, text, size, true);
-        }
-    }
-    return FERRY_OK;
-}
-
 static enum ferry_status refuse_affixes(const struct json_reader *reader, const json_t *model)
 {
     static const char *const KEYS[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -299,7 +253,8 @@ static enum ferry_status read_model(const struct json_reader *reader, const json
         st = read_unk(reader, model);
     if (st != FERRY_OK)
         return st;
-    find_byte_ids(bpe);
+    if (!bpe_finish(bpe, &reader->tokenizer->arena, NULL, 0))
+        return json_no_memory(reader);
     if (bpe->byte_level && bpe->byte_fallback) {
         for (int byte = 0; byte < 256; byte++) {
             if (bpe->byte_ids[byte] < 0)
@@ -307,7 +262,7 @@ static enum ferry_status read_model(const struct json_reader *reader, const json
                                         "byte_fallback with an incomplete byte alphabet");
         }
     }
-    return bpe->byte_level && bpe->ignore_merges ? build_raw_vocab(reader) : FERRY_OK;
+    return FERRY_OK;
 }
 
 static enum ferry_status read_added_token(const struct json_reader *reader, const json_t *entry,

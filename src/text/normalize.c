@@ -190,8 +190,10 @@ static enum ferry_status replace(const struct normalize_step *step, struct regex
     while ((st = regex_next(step->regex, matcher, text, n_bytes, &cursor, &start, &end, err)) ==
            FERRY_OK) {
         if (!bytes_append(out, text + done, start - done) ||
-            !bytes_append(out, step->content, step->content_size))
+            !bytes_append(out, step->content, step->content_size)) {
+            regex_cursor_fini(&cursor);
             return FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenizer: no memory for normalised text");
+        }
         done = end;
     }
     if (st != FERRY_EOF)

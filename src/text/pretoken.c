@@ -103,8 +103,10 @@ static enum ferry_status split_by_regex(struct splitter *s, const struct regex *
             st = event(s, done, start, false);
         if (st == FERRY_OK)
             st = event(s, start, end, true);
-        if (st != FERRY_OK)
+        if (st != FERRY_OK) {
+            regex_cursor_fini(&cursor);
             return st;
+        }
         done = end;
     }
     if (st != FERRY_EOF)

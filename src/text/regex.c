@@ -189,27 +189,67 @@ static enum ferry_status match_failed(int rc, size_t n_bytes, struct ferry_error
                       n_bytes, text);
 }
 
+void regex_cursor_fini(struct regex_cursor *cursor)
+{
+    bytes_fini(&cursor->stand_ins);
+}
+
+/* First call of an iteration: the step limit, and stand-ins for characters newer than PCRE2. */
+static enum ferry_status begin(struct regex_matcher *matcher, const char *subject, size_t n_bytes,
+                               struct regex_cursor *cursor, struct ferry_error *err)
+{
+    size_t steps =
+        MATCH_STEPS_MIN + min_size(n_bytes, (INT32_MAX - MATCH_STEPS_MIN) / MATCH_STEPS_PER_BYTE) *
+                              MATCH_STEPS_PER_BYTE;
+    size_t i = unicode_find_newer(subject, n_bytes);
+
+    (void)pcre2_set_match_limit(matcher->context, (uint32_t)steps);
+    cursor->has_begun = true;
+    if (i == n_bytes)
+        return FERRY_OK;
+    if (!bytes_append(&cursor->stand_ins, subject, n_bytes))
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenizer: no memory to match a pattern");
+    while (i < n_bytes) {
+        int32_t code;
+        char text[4];
+        size_t size = utf8_decode(subject + i, n_bytes - i, &code);
+        memcpy(cursor->stand_ins.data + i, text, utf8_encode(unicode_stand_in(code), text));
+        i += size;
+        i += unicode_find_newer(subject + i, n_bytes - i);
+    }
+    return FERRY_OK;
+}
+
+/* One search from cursor->next; PCRE2's return code. */
+static int search(const struct regex *regex, const struct regex_matcher *matcher,
+                  const char *subject, size_t n_bytes, const struct regex_cursor *cursor)
+{
+    PCRE2_SPTR text = (PCRE2_SPTR)(cursor->stand_ins.size > 0 ? cursor->stand_ins.data : subject);
+    int rc = pcre2_match(regex->code, text, n_bytes, cursor->next, PCRE2_NO_UTF_CHECK,
+                         matcher->data, matcher->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(regex->code, text, n_bytes, cursor->next,
+                         PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data, matcher->context);
+    return rc;
+}
+
 enum ferry_status regex_next(const struct regex *regex, struct regex_matcher *matcher,
                              const char *subject, size_t n_bytes, struct regex_cursor *cursor,
                              size_t *ret_start, size_t *ret_end, struct ferry_error *err)
 {
-    PCRE2_SPTR text = (PCRE2_SPTR)subject;
+    enum ferry_status st =
+        cursor->has_begun ? FERRY_OK : begin(matcher, subject, n_bytes, cursor, err);
 
-    if (cursor->next == 0) {
-        size_t steps = MATCH_STEPS_MIN +
-                       min_size(n_bytes, INT32_MAX / MATCH_STEPS_PER_BYTE) * MATCH_STEPS_PER_BYTE;
-        (void)pcre2_set_match_limit(matcher->context, (uint32_t)steps);
-    }
+    if (st != FERRY_OK)
+        return st;
     while (cursor->next <= n_bytes) {
-        int rc = pcre2_match(regex->code, text, n_bytes, cursor->next, PCRE2_NO_UTF_CHECK,
-                             matcher->data, matcher->context);
-        if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-            rc = pcre2_match(regex->code, text, n_bytes, cursor->next,
-                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data, matcher->context);
+        int rc = search(regex, matcher, subject, n_bytes, cursor);
         if (rc == PCRE2_ERROR_NOMATCH)
             break;
-        if (rc < 0)
+        if (rc < 0) {
+            regex_cursor_fini(cursor);
             return match_failed(rc, n_bytes, err);
+        }
         const PCRE2_SIZE *range = pcre2_get_ovector_pointer(matcher->data);
         if (range[0] == range[1] && cursor->has_matched && cursor->last_end == range[1]) {
             int32_t code;
@@ -225,5 +265,6 @@ enum ferry_status regex_next(const struct regex *regex, struct regex_matcher *ma
         *ret_end = range[1];
         return FERRY_OK;
     }
+    regex_cursor_fini(cursor);
     return FERRY_EOF;
 }

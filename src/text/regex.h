@@ -7,6 +7,8 @@
 
 #include "ferry/status.h"
 
+#include "text/unicode.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -32,12 +34,16 @@ enum ferry_status regex_matcher_create(struct regex_matcher **ret_matcher,
                                        struct ferry_error *err) FERRY_MUST_CHECK;
 void regex_matcher_destroy(struct regex_matcher *matcher);
 
-/* Iteration over one subject; {0} to start. */
+/* Iteration over one subject; {0} to start. regex_next frees what it holds when it returns anything
+ * but FERRY_OK; who stops earlier calls regex_cursor_fini. */
 struct regex_cursor {
     size_t next;      /* where the search goes on */
     size_t last_end;  /* end of the last match */
     bool has_matched; /* last_end counts */
+    bool has_begun;
+    struct bytes stand_ins; /* the subject with stand-ins, when it has characters that need one */
 };
+void regex_cursor_fini(struct regex_cursor *cursor);
 
 /* Next match in subject [n_bytes], which must be well-formed UTF-8 and the same at every call of
  * one iteration. Empty matches directly behind a match are skipped, as the reference does.

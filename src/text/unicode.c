@@ -180,7 +180,7 @@ bool unicode_is_space(int32_t code)
 
 bool unicode_is_word(int32_t code)
 {
-    switch (utf8proc_category(code)) {
+    switch (utf8proc_category(unicode_stand_in(code))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
@@ -205,7 +205,7 @@ bool unicode_is_numeric(int32_t code)
 {
     if (code < 0x80)
         return code >= '0' && code <= '9';
-    utf8proc_category_t category = utf8proc_category(code);
+    utf8proc_category_t category = utf8proc_category(unicode_stand_in(code));
     return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
            category == UTF8PROC_CATEGORY_NO;
 }
@@ -215,8 +215,53 @@ bool unicode_is_punctuation(int32_t code)
     if (code < 0x80)
         return (code >= 33 && code <= 47) || (code >= 58 && code <= 64) ||
                (code >= 91 && code <= 96) || (code >= 123 && code <= 126);
-    utf8proc_category_t category = utf8proc_category(code);
+    utf8proc_category_t category = utf8proc_category(unicode_stand_in(code));
     return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+}
+
+struct newer_range {
+    int32_t first;
+    int32_t last;
+    int32_t stand_in;
+};
+
+static const struct newer_range NEWER[] = {
+#include "text/unicode_delta.inc"
+};
+
+int32_t unicode_stand_in(int32_t code)
+{
+    size_t low = 0;
+    size_t high = sizeof NEWER / sizeof NEWER[0];
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (NEWER[middle].last < code)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    bool found = low < sizeof NEWER / sizeof NEWER[0] && code >= NEWER[low].first;
+    return found ? NEWER[low].stand_in : code;
+}
+
+size_t unicode_find_newer(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        unsigned char lead = (unsigned char)s[i];
+        /* No character of the table begins otherwise: most text needs no look-up. */
+        bool maybe = (lead >= 0xE0 && lead <= 0xE3) || lead == 0xEA || lead >= 0xF0;
+        if (!maybe) {
+            i++;
+            continue;
+        }
+        int32_t code;
+        size_t size = utf8_decode(s + i, n - i, &code);
+        if (unicode_stand_in(code) != code)
+            return i;
+        i += size;
+    }
+    return n;
 }
 
 /* Bytes that stand for themselves are printable Latin-1; the other 68 take U+0100 on, in order:

@@ -47,6 +47,14 @@ bool unicode_is_word(int32_t code);
 bool unicode_is_numeric(int32_t code);
 bool unicode_is_punctuation(int32_t code);
 
+/* A character that our tables know and that has the category the reference gives to `code`: the
+ * code itself unless it is newer than the tables (Unicode 15 and 16) or U+180E, which PCRE2 takes
+ * for white space. Both have the same length in UTF-8. */
+int32_t unicode_stand_in(int32_t code);
+
+/* Offset of the first character of s, well-formed UTF-8, that has a stand-in; n when none has. */
+size_t unicode_find_newer(const char *s, size_t n);
+
 /* The byte-level alphabet of GPT-2: each byte has one printable character, below U+0144. from_byte
  * gives its code point, to_byte the byte or -1. */
 int32_t byte_level_from_byte(unsigned char byte);

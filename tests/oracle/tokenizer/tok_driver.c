@@ -1,33 +1,40 @@
 /* Encodes length-prefixed texts for tools/oracle_tokenizer/compare.py.
  *
- * Usage: tok_driver tokenizer.json [tokenizer_config.json] < requests > answers. A request is u32
- * flags (1: add special tokens, 2: parse special tokens, 4: decode the ids as well, 8: decode
- * without special tokens), u32 size, bytes; an answer is u32 count, i32 ids, and with flag 4 u32
- * size and bytes. Little endian. */
+ * Usage: tok_driver MODEL < requests > answers, where MODEL is a tokenizer.json or a GGUF file,
+ * which may hold metadata only. A request is u32 flags (1: add special tokens, 2: parse special
+ * tokens, 4: decode the ids as well, 8: decode without special tokens), u32 size, bytes; an answer
+ * is u32 count, i32 ids, and with flag 4 u32 size and bytes. Little endian. */
 #include "text/tokenizer.h"
 
 #include "base/alloc.h"
+#include "file/map.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char *read_all(const char *path, size_t *ret_size)
+/* A GGUF file through its checkpoint, which must outlive nothing: the tokenizer copies all. */
+static enum ferry_status create(struct tokenizer **ret_tokenizer, const char *path,
+                                struct ferry_error *err)
 {
-    FILE *file = fopen(path, "rb");
-    char *data = NULL;
+    struct checkpoint *checkpoint = NULL;
+    struct map *map = NULL;
+    size_t n = strlen(path);
+    enum ferry_status st;
 
-    if (file == NULL)
-        return NULL;
-    if (fseek(file, 0, SEEK_END) == 0) {
-        long size = ftell(file);
-        rewind(file);
-        data = mem_alloc((size_t)size + 1);
-        if (data != NULL)
-            *ret_size = fread(data, 1, (size_t)size, file);
+    if (n > 5 && strcmp(path + n - 5, ".gguf") == 0) {
+        st = checkpoint_open(&checkpoint, path, err);
+        if (st == FERRY_OK)
+            st = tokenizer_create(ret_tokenizer, checkpoint, err);
+    } else {
+        st = map_open(&map, path, 0, err);
+        if (st == FERRY_OK)
+            st = tokenizer_create_json(ret_tokenizer, (const char *)map->data, map->size, NULL, 0,
+                                       err);
     }
-    (void)fclose(file);
-    return data;
+    map_close(map);
+    checkpoint_close(checkpoint);
+    return st;
 }
 
 static int answer(const struct tokenizer *tokenizer, const char *text, const uint32_t head[2])
@@ -65,20 +72,14 @@ int main(int argc, char **argv)
 {
     struct tokenizer *tokenizer = NULL;
     struct ferry_error err = {0};
-    size_t n_json = 0;
-    size_t n_config = 0;
     uint32_t head[2];
     int rc = 0;
 
-    if (argc < 2)
-        return 2;
-    char *json = read_all(argv[1], &n_json);
-    char *config = argc > 2 ? read_all(argv[2], &n_config) : NULL;
-    if (json == NULL || (argc > 2 && config == NULL)) {
-        (void)fprintf(stderr, "tok_driver: cannot read the files\n");
+    if (argc != 2) {
+        (void)fprintf(stderr, "usage: tok_driver MODEL < requests > answers\n");
         return 2;
     }
-    if (tokenizer_create_json(&tokenizer, json, n_json, config, n_config, &err) != FERRY_OK) {
+    if (create(&tokenizer, argv[1], &err) != FERRY_OK) {
         (void)fprintf(stderr, "tok_driver: %s\n", err.msg);
         return 2;
     }
@@ -91,7 +92,5 @@ int main(int argc, char **argv)
         mem_free(text);
     }
     tokenizer_destroy(tokenizer);
-    mem_free(json);
-    mem_free(config);
     return rc;
 }
