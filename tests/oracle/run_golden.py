@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Replays the golden vectors of tests/oracle/golden against a `ferry` binary.
 
-What: rebuilds each checkpoint from its seed in a temporary folder, in every form the case names (safetensors, GGUF,
-split GGUF, legacy Mixtral GGUF), runs `ferry logits` and `ferry run`, and compares with transformers' numbers.
-Why here: it needs Debian's python3 and python3-numpy only; torch ran once, when the vectors were made.
+What: rebuilds each checkpoint from its seed in a temporary folder, in every form the case names
+(safetensors, GGUF, split GGUF, legacy Mixtral GGUF), runs `ferry logits` and `ferry run`, and
+compares with transformers' numbers.
+Why here: it needs Debian's python3 and python3-numpy only; torch ran once, when the vectors were
+made.
 Must not know: anything of Ferry but its command line.
 
 Bounds, in units of a row's standard deviation over the vocabulary:
   float weights, --kv f32   max |difference| <= 2e-4 at every golden position
   float weights, default KV max |difference| <= KV_DEFAULT_BOUND (measured)
-  quantised weights         RMS |difference| <= QUANT_BOUNDS[type] (measured; transformers on the dequantised weights)
+  quantised weights         RMS |difference| <= QUANT_BOUNDS[type] (measured), to transformers on
+                            the dequantised weights
 Greedy answers (64 tokens, --kv f32) must be equal.
 """
+
 import argparse
 import json
 import os
@@ -26,15 +30,27 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tools", "oracle"))
 sys.dont_write_bytecode = True
 import gguf_write  # noqa: E402
-import weights     # noqa: E402
+import weights  # noqa: E402
 
 GOLDEN = os.path.join(HERE, "golden")
-# Measured: at most 2.6e-3 (qwen2_moe-04); numpy_forward with K and V rounded to f16 gives 1e-4 to 5.9e-3.
+# Measured: at most 2.6e-3 (qwen2_moe-04); numpy_forward with K and V rounded to f16 gives 1e-4 to
+# 5.9e-3.
 KV_DEFAULT_BOUND = 5e-3
-# Measured 1.5e-2 to 2.1e-2, plus a quarter; numpy_forward with activations rounded to int8 blocks of 32 gives 1.5e-2
-# to 1.8e-2, so nearly all of it is the activation format. A wrong nibble order or scale gives more than 1.
-QUANT_BOUNDS = {"Q8_0": 0.0205, "Q4_0": 0.0187, "Q4_1": 0.0224, "Q5_0": 0.0217, "Q5_1": 0.0233, "Q4_K": 0.0219,
-                "Q5_K": 0.0213, "Q6_K": 0.02, "IQ4_NL": 0.0268, "MXFP4": 0.0208}
+# Measured 1.5e-2 to 2.1e-2, plus a quarter; numpy_forward with activations rounded to int8 blocks
+# of 32 gives 1.5e-2 to 1.8e-2, so nearly all of it is the activation format. A wrong nibble order
+# or scale gives more than 1.
+QUANT_BOUNDS = {
+    "Q8_0": 0.0205,
+    "Q4_0": 0.0187,
+    "Q4_1": 0.0224,
+    "Q5_0": 0.0217,
+    "Q5_1": 0.0233,
+    "Q4_K": 0.0219,
+    "Q5_K": 0.0213,
+    "Q6_K": 0.02,
+    "IQ4_NL": 0.0268,
+    "MXFP4": 0.0208,
+}
 TIMEOUT_S = 120
 
 
@@ -43,9 +59,12 @@ class Failure(Exception):
 
 
 def run(command):
-    """Runs ferry; returns stdout, or raises Failure with the exit code and the last line of stderr."""
+    """Runs ferry; returns stdout, or raises Failure with the exit code and the last line of
+    stderr."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as e:
         raise Failure(f"no answer in {TIMEOUT_S} s") from e
     if done.returncode != 0:
@@ -68,19 +87,27 @@ def ferry_logits(ferry, model, ids, folder, kv=("--kv", "f32")):
         given = ["--ids", ",".join(map(str, ids))]
     run([ferry, "logits", model] + given + list(kv) + ["--out", out])
     tensors = weights.read_safetensors(out)
-    if "logits" not in tensors or tensors["logits"].ndim != 2 or tensors["logits"].shape[0] != len(ids):
-        raise Failure(f"expected tensor logits [{len(ids)}, vocab], got {({n: t.shape for n, t in tensors.items()})}")
+    if (
+        "logits" not in tensors
+        or tensors["logits"].ndim != 2
+        or tensors["logits"].shape[0] != len(ids)
+    ):
+        raise Failure(
+            f"expected tensor logits [{len(ids)}, vocab], got "
+            f"{({n: t.shape for n, t in tensors.items()})}"
+        )
     return tensors["logits"]
 
 
 def distances(got, want):
-    """(worst max |difference|, overall RMS difference), both in units of each row's standard deviation."""
+    """(worst max |difference|, overall RMS difference), both in units of each row's standard
+    deviation."""
     if got.shape != want.shape:
         raise Failure(f"logits rows have shape {got.shape}, expected {want.shape}")
     if not np.isfinite(got).all():
         raise Failure("logits contain NaN or infinity")
     difference = (got.astype(np.float64) - want) / want.std(axis=1, keepdims=True)
-    return float(np.abs(difference).max()), float(np.sqrt(np.mean(difference ** 2)))
+    return float(np.abs(difference).max()), float(np.sqrt(np.mean(difference**2)))
 
 
 def check_logits(ferry, case, golden, model, folder):
@@ -88,7 +115,10 @@ def check_logits(ferry, case, golden, model, folder):
     worst = 0.0
     for index, prompt in enumerate(case["prompts"]):
         got = ferry_logits(ferry, model, prompt["ids"], folder)[prompt["positions"]]
-        per_row = [distances(got[i:i + 1], golden[f"{case['name']}/{index}"][i:i + 1]) for i in range(len(got))]
+        per_row = [
+            distances(got[i : i + 1], golden[f"{case['name']}/{index}"][i : i + 1])
+            for i in range(len(got))
+        ]
         peak, rms = max(p for p, _ in per_row), distances(got, golden[f"{case['name']}/{index}"])[1]
         if case["kind"] == "quant":
             worst = max(worst, rms)
@@ -99,8 +129,10 @@ def check_logits(ferry, case, golden, model, folder):
         worst = max(worst, peak)
         if peak > 2e-4:
             first = next(i for i, (p, _) in enumerate(per_row) if p > 2e-4)
-            raise Failure(f"prompt of {len(prompt['ids'])}: {peak:.2e} std, bound 2e-4; first at position "
-                          f"{prompt['positions'][first]} ({per_row[first][0]:.2e})")
+            raise Failure(
+                f"prompt of {len(prompt['ids'])}: {peak:.2e} std, bound 2e-4; first at position "
+                f"{prompt['positions'][first]} ({per_row[first][0]:.2e})"
+            )
     return worst
 
 
@@ -117,15 +149,34 @@ def check_default_kv(ferry, case, golden, model, folder):
 def check_greedy(ferry, case, model):
     want = case["greedy"]["ids"]
     ids = case["prompts"][case["greedy"]["prompt"]]["ids"]
-    text = run([ferry, "run", model, "--ids", ",".join(map(str, ids)), "--greedy", "-n", str(len(want)),
-                "--ignore-eos", "--json", "--kv", "f32"])
+    text = run(
+        [
+            ferry,
+            "run",
+            model,
+            "--ids",
+            ",".join(map(str, ids)),
+            "--greedy",
+            "-n",
+            str(len(want)),
+            "--ignore-eos",
+            "--json",
+            "--kv",
+            "f32",
+        ]
+    )
     try:
         got = json.loads(text)["ids"]
     except (ValueError, KeyError, TypeError) as e:
         raise Failure(f"ferry run --json printed no object with \"ids\": {text[:80]!r}") from e
     if got != want:
-        at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
-        raise Failure(f"greedy differs at token {at} of {len(want)}: got {got[at:at + 4]}, want {want[at:at + 4]}")
+        at = next(
+            (i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want))
+        )
+        raise Failure(
+            f"greedy differs at token {at} of {len(want)}: got {got[at:at + 4]}, "
+            f"want {want[at:at + 4]}"
+        )
 
 
 def run_form(ferry, case, golden, form, tensors, folder):
@@ -155,9 +206,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ferry", required=True, help="the ferry binary")
     parser.add_argument("--filter", default="", help="only cases whose name contains this")
-    parser.add_argument("--form", default="", help="only this form: safetensors, gguf, gguf-split, gguf-legacy")
+    parser.add_argument(
+        "--form", default="", help="only this form: safetensors, gguf, gguf-split, gguf-legacy"
+    )
     parser.add_argument("--keep", help="write checkpoints below this folder and keep them")
     args = parser.parse_args()
+    if not os.access(args.ferry, os.X_OK):
+        sys.exit(f"run_golden: {args.ferry} is no program that can be run; build ferry first")
     with open(os.path.join(GOLDEN, "manifest.json")) as f:
         manifest = json.load(f)
     golden = weights.read_safetensors(os.path.join(GOLDEN, "logits.safetensors"))
@@ -168,7 +223,10 @@ def main():
             continue
         tensors = weights.make_tensors(case)
         if weights.weights_sha256(tensors) != case["weights_sha256"]:
-            print(f"FAIL {case['name']}: weights.py does not rebuild the committed weights (generator drifted)")
+            print(
+                f"FAIL {case['name']}: weights.py does not rebuild the committed weights "
+                "(the generator drifted)"
+            )
             failed += 1
             continue
         for form in case["formats"]:
@@ -177,12 +235,17 @@ def main():
                 continue
             with tempfile.TemporaryDirectory() as scratch:
                 folder = os.path.join(args.keep, f"{case['name']}.{form}") if args.keep else scratch
-                for name, seconds, figure in run_form(args.ferry, case, golden, form, tensors, folder):
+                for name, seconds, figure in run_form(
+                    args.ferry, case, golden, form, tensors, folder
+                ):
                     bad = isinstance(figure, Failure)
                     failed, passed = failed + bad, passed + (not bad)
                     detail = str(figure) if bad else "" if figure is None else f"{figure:.2e} std"
-                    print(f"{'FAIL' if bad else 'ok  '} {case['name']} {form} {name} {detail} ({seconds:.1f} s)",
-                          flush=True)
+                    print(
+                        f"{'FAIL' if bad else 'ok  '} {case['name']} {form} {name} {detail} "
+                        f"({seconds:.1f} s)",
+                        flush=True,
+                    )
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 

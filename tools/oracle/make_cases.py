@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Turns the design into concrete cases: a seed per checkpoint, prompts whose routing cannot flip, a greedy answer.
+"""Turns the design into concrete cases: a seed per checkpoint, prompts whose routing cannot flip, a
+greedy answer.
 
-What: writes cases.json (config, seed, prompts, positions, greedy ids, smallest gaps, counts of rejected candidates).
-Why here: golden vectors must not rest on near-ties. A candidate is rejected when a router gap (k-th minus (k+1)-th
-logit) or a greedy gap (first minus second logit) is under 100 x 2e-4 of the standard deviation of those logits.
-Must not know: torch, transformers. The expected outputs come from reference.py; the margins come from
-numpy_forward.py, which reference.py then checks against transformers on the same prompts.
+What: writes cases.json (config, seed, prompts, positions, greedy ids, smallest gaps, counts of
+rejected candidates).
+Why here: golden vectors must not rest on near-ties. A candidate is rejected when a router gap (k-th
+minus (k+1)-th logit) or a greedy gap (first minus second logit) is under 100 x 2e-4 of the standard
+deviation of those logits.
+Must not know: torch, transformers. The expected outputs come from reference.py; the margins come
+from numpy_forward.py, which reference.py then checks against transformers on the same prompts.
 
-Prompts of 33 and 700 tokens grow token by token, each token drawn again until all its router gaps are wide; the
-64-token answer is searched by drawing the last tokens of the 33-token prompt again, then other seeds.
+Prompts of 33 and 700 tokens grow token by token, each token drawn again until all its router gaps
+are wide; the 64-token answer is searched by drawing the last tokens of the 33-token prompt again,
+then other seeds.
 """
+
 import argparse
 import json
 import sys
@@ -25,8 +30,8 @@ TOLERANCE = 2e-4
 GAP = 100 * TOLERANCE
 GREEDY_TOKENS = 64
 POSITIONS = {1: [0], 33: [0, 1, 7, 20, 32], 700: [63, 64, 127, 128, 255, 256, 511, 512, 640, 699]}
-TAIL = 4            # tokens of the 33-token prompt that the greedy search draws again
-ATTEMPTS = 250      # greedy attempts per seed
+TAIL = 4  # tokens of the 33-token prompt that the greedy search draws again
+ATTEMPTS = 250  # greedy attempts per seed
 
 
 def greedy_gap(logits):
@@ -46,7 +51,8 @@ class Search:
         self.rejected = {"tokens": 0, "greedy": 0}
 
     def grow(self, ids, length):
-        """Extends `ids` (already in the cache) to `length`; returns the last logits, or None when stuck."""
+        """Extends `ids` (already in the cache) to `length`; returns the last logits, or None when
+        stuck."""
         logits = None
         while len(ids) < length:
             for _ in range(60):
@@ -67,7 +73,8 @@ class Search:
         return ids if self.grow(ids, length) is not None else None
 
     def answer(self, logits):
-        """64 greedy tokens after the cached prompt, or None at the first narrow gap; sets the smallest gaps."""
+        """64 greedy tokens after the cached prompt, or None at the first narrow gap; sets the
+        smallest gaps."""
         out, smallest = [], np.inf
         while True:
             smallest = min(smallest, greedy_gap(logits))
@@ -89,7 +96,7 @@ class Search:
         best = None
         for _ in range(ATTEMPTS):
             self.model.used = length - TAIL
-            ids = ids[:length - TAIL]
+            ids = ids[: length - TAIL]
             logits = self.grow(ids, length)
             out = self.answer(logits) if logits is not None else None
             if out is None:
@@ -97,7 +104,7 @@ class Search:
                 continue
             if best is None or len(set(out)) > len(set(best[1])):
                 best = (list(ids), out, self.smallest_greedy)
-            if len(set(best[1])) >= 12:                   # a varied answer is a better test than a short loop
+            if len(set(best[1])) >= 12:  # a varied answer is a better test than a short loop
                 break
         if best is None:
             return None, None
@@ -106,7 +113,8 @@ class Search:
 
 
 def solve(template, first_seed, seeds):
-    """The first seed that has all prompts; returns a finished case. Raises when none of `seeds` seeds works."""
+    """The first seed that has all prompts; returns a finished case. Raises when none of `seeds`
+    seeds works."""
     rejected_seeds, tokens, greedy = 0, 0, 0
     for seed in range(first_seed, first_seed + seeds):
         search = Search(template, seed)
@@ -120,8 +128,12 @@ def solve(template, first_seed, seeds):
         if not prompts or None in prompts:
             rejected_seeds += 1
             continue
-        return finish(search, prompts, answer, {"seeds": rejected_seeds, "tokens": tokens, "greedy": greedy})
-    raise SystemExit(f"{template['name']}: no seed of {seeds} has wide enough gaps; change the design")
+        return finish(
+            search, prompts, answer, {"seeds": rejected_seeds, "tokens": tokens, "greedy": greedy}
+        )
+    raise SystemExit(
+        f"{template['name']}: no seed of {seeds} has wide enough gaps; change the design"
+    )
 
 
 def finish(search, prompts, answer, rejected):
@@ -156,9 +168,12 @@ def main():
             continue
         case = solve(template, 1000 + 100 * index, 60)
         distinct = len(set(case["greedy"]["ids"])) if case["greedy"] else 0
-        print(f"{case['name']}: seed {case['seed']}, router gap {case['smallest_router_gap']}, greedy gap "
-              f"{case['smallest_greedy_gap']}, {distinct} distinct answer tokens, experts used "
-              f"{case['experts_used']}, rejected {case['rejected']}", flush=True)
+        print(
+            f"{case['name']}: seed {case['seed']}, router gap {case['smallest_router_gap']}, greedy gap "
+            f"{case['smallest_greedy_gap']}, {distinct} distinct answer tokens, experts used "
+            f"{case['experts_used']}, rejected {case['rejected']}",
+            flush=True,
+        )
         cases.append(case)
     with open(args.out, "w") as f:
         json.dump(cases, f)

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""`ferry logits` and `ferry run --json` over numpy_forward, for safetensors folders: tests the test.
+"""`ferry logits` and `ferry run --json` over numpy_forward, for safetensors folders: tests the
+test.
 
-What: the two command lines that tests/oracle/run_golden.py calls, computed in f64, optionally with one known mistake.
-Why here: run_golden.py must pass on a right engine and fail on each classic mistake; `--self-test` shows both.
+What: the two command lines that tests/oracle/run_golden.py calls, computed in f64, optionally with
+one known mistake.
+Why here: run_golden.py must pass on a right engine and fail on each classic mistake; `--self-test`
+shows both.
 Must not know: golden files.
 
-FERRY_MISTAKE=NAME picks a mistake; `numpy_ferry.py --self-test` runs them all against run_golden.py.
+FERRY_MISTAKE=NAME picks a mistake; `numpy_ferry.py --self-test` runs them all against
+run_golden.py.
 """
+
 import argparse
 import json
 import os
@@ -59,14 +64,17 @@ def apply_mistake(mistake, config, model):
             if name.endswith("shared_expert_gate.weight"):
                 model.w[name] = model.w[name] * 0 + 1e3
     elif mistake == "scale":
-        model.score_scale = s.head_dim ** -0.5
+        model.score_scale = s.head_dim**-0.5
     elif mistake == "residual":
         model.branch_scale = 1.0 if model.branch_scale != 1.0 else 0.5
     elif mistake == "softmax-all":
         numpy_forward.route = lambda arch, logits, k, renorm: original("olmoe", logits, k, False)
     elif mistake == "gate-up":
         swap = {"gate_proj": "up_proj", "up_proj": "gate_proj"}
-        model.w = {next((n.replace(a, b) for a, b in swap.items() if a in n), n): x for n, x in model.w.items()}
+        model.w = {
+            next((n.replace(a, b) for a, b in swap.items() if a in n), n): x
+            for n, x in model.w.items()
+        }
     elif mistake == "interleaved":
         rotate = numpy_forward.rotate
         order = np.concatenate([np.arange(0, s.head_dim, 2), np.arange(1, s.head_dim, 2)])
@@ -75,7 +83,8 @@ def apply_mistake(mistake, config, model):
         model.keys, model.values = model.keys.astype(np.float16), model.values.astype(np.float16)
     elif mistake == "bf16-router":
         numpy_forward.route = lambda arch, logits, k, renorm: original(
-            arch, weights.rounded(logits.astype(np.float32), "BF16").astype(np.float64), k, renorm)
+            arch, weights.rounded(logits.astype(np.float32), "BF16").astype(np.float64), k, renorm
+        )
     elif mistake:
         sys.exit(f"unknown FERRY_MISTAKE {mistake}")
 
@@ -95,7 +104,9 @@ def load(folder):
 def unfuse(config, tensors):
     """Fused expert tensors back to the original names."""
     s, out = weights.Shape(config), {}
-    gate, up, down = ("w1", "w3", "w2") if s.arch == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    gate, up, down = (
+        ("w1", "w3", "w2") if s.arch == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    )
     for name, x in tensors.items():
         if s.arch == "granitemoe":
             name = name.replace("router.weight", "router.layer.weight")
@@ -105,10 +116,12 @@ def unfuse(config, tensors):
             name = name.replace(".mlp.", ".block_sparse_moe.")
         if name.endswith("experts.gate_up_proj"):
             for e in range(s.experts):
-                out[name.replace("gate_up_proj", f"{e}.{gate}.weight")] = x[e, :s.inter]
-                out[name.replace("gate_up_proj", f"{e}.{up}.weight")] = x[e, s.inter:]
+                out[name.replace("gate_up_proj", f"{e}.{gate}.weight")] = x[e, : s.inter]
+                out[name.replace("gate_up_proj", f"{e}.{up}.weight")] = x[e, s.inter :]
         elif name.endswith("experts.down_proj"):
-            out.update({name.replace("down_proj", f"{e}.{down}.weight"): x[e] for e in range(s.experts)})
+            out.update(
+                {name.replace("down_proj", f"{e}.{down}.weight"): x[e] for e in range(s.experts)}
+            )
         else:
             out[name] = x
     return out
@@ -157,15 +170,30 @@ def self_test():
             f.write(f'#!/bin/sh\nexec "{sys.executable}" "{os.path.abspath(__file__)}" "$@"\n')
         os.chmod(ferry, 0o755)
         for mistake, (case, what) in right + list(MISTAKES.items()):
-            done = subprocess.run([sys.executable, golden, "--ferry", ferry, "--filter", case, "--form", "safetensors"],
-                                  env=dict(os.environ, FERRY_MISTAKE=mistake), capture_output=True, text=True,
-                                  check=False)
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    golden,
+                    "--ferry",
+                    ferry,
+                    "--filter",
+                    case,
+                    "--form",
+                    "safetensors",
+                ],
+                env=dict(os.environ, FERRY_MISTAKE=mistake),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             first = next((line for line in done.stdout.splitlines() if line.startswith("FAIL")), "")
-            crashed = "exit" in first                     # a mistake must be seen in the numbers
+            crashed = "exit" in first  # a mistake must be seen in the numbers
             good = (done.returncode == 0) == (mistake == "") and not crashed
             passed, failed = passed + good, failed + (not good)
-            print(f"{'ok  ' if good else 'FAIL'} {mistake or 'right'} ({what}) on {case}: {first or 'passes'}",
-                  flush=True)
+            print(
+                f"{'ok  ' if good else 'FAIL'} {mistake or 'right'} ({what}) on {case}: {first or 'passes'}",
+                flush=True,
+            )
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

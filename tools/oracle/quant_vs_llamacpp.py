@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""Per quantised type: how far ferry's and llama.cpp's logits are from f32 logits on the very same GGUF file.
+"""Per quantised type: how far ferry's and llama.cpp's logits are from f32 logits on the very same
+GGUF file.
 
-What: prints, per type, the RMS distance over >= 2,000 positions in row standard deviations, for both engines, to
-  (a) an exact forward pass on the dequantised weights: what the engine's own arithmetic loses (decides), and
-  (b) an exact forward pass on the weights before quantisation: what a user loses in all (shown).
-Why here: "at most 1.02 x llama.cpp's own" is a promise of the project; anyone with both binaries can check it.
+What: prints, per type, the RMS distance over >= 2,000 positions in row standard deviations, for
+both engines, to
+  (a) an exact forward pass on the dequantised weights: what the engine's own arithmetic loses
+  (decides), and (b) an exact forward pass on the weights before quantisation: what a user loses in
+  all (shown).
+Why here: "at most 1.02 x llama.cpp's own" is a promise of the project; anyone with both binaries
+can check it.
 Must not know: how either engine computes.
 
-The model is a random olmoe-shaped one (hidden 256, 16 experts, top 4, 4 layers, vocabulary 512) or, with --model, a
-Hugging Face folder. Exit 1 when a ratio of (a) is over 1.02, or an engine failed. Without --ferry, llama.cpp alone.
+The model is a random olmoe-shaped one (hidden 256, 16 experts, top 4, 4 layers, vocabulary 512) or,
+with --model, a Hugging Face folder. Exit 1 when a ratio of (a) is over 1.02, or an engine failed.
+Without --ferry, llama.cpp alone.
 """
+
 import argparse
 import json
 import os
@@ -29,13 +35,27 @@ TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL
 
 
 def random_case(arch):
-    config = {"architectures": [weights.CLASS_NAMES[arch]], "model_type": arch, "vocab_size": 512, "hidden_size": 256,
-              "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_act": "silu",
-              "max_position_embeddings": 1024, "num_experts_per_tok": 4, "tie_word_embeddings": False,
-              "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "num_experts": 16, "intermediate_size": 256,
-              "norm_topk_prob": arch == "qwen3_moe", "clip_qkv": None}
+    config = {
+        "architectures": [weights.CLASS_NAMES[arch]],
+        "model_type": arch,
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "hidden_act": "silu",
+        "max_position_embeddings": 1024,
+        "num_experts_per_tok": 4,
+        "tie_word_embeddings": False,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "num_experts": 16,
+        "intermediate_size": 256,
+        "norm_topk_prob": arch == "qwen3_moe",
+        "clip_qkv": None,
+    }
     if arch == "qwen3_moe":
-        config.update(moe_intermediate_size=256, head_dim=32)
+        config.update(moe_intermediate_size=256, head_dim=32, num_key_value_heads=4)
     return {"seed": 4242, "dtype": "F32", "config": config}
 
 
@@ -80,7 +100,9 @@ def measure(case, tensors, kind, prompts, original, args, python):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ferry", help="the ferry binary; without it only llama.cpp's distances are printed")
+    parser.add_argument(
+        "--ferry", help="the ferry binary; without it only llama.cpp's distances are printed"
+    )
     parser.add_argument("--model", help="a Hugging Face folder to use instead of the random model")
     parser.add_argument("--arch", default="olmoe", choices=["olmoe", "qwen3_moe"])
     parser.add_argument("--types", default=",".join(TYPES))
@@ -94,10 +116,14 @@ def main():
         tensors = weights.make_tensors(case)
     shape = weights.Shape(case["config"])
     rng = np.random.Generator(np.random.Philox(key=99))
-    prompts = [rng.integers(shape.vocab, size=512).tolist() for _ in range(-(-args.positions // 512))]
+    prompts = [
+        rng.integers(shape.vocab, size=512).tolist() for _ in range(-(-args.positions // 512))
+    ]
     original = exact_logits(case["config"], tensors, prompts)
-    print(f"{len(prompts) * 512} positions; RMS distance in row standard deviations\n"
-          f"{'type':8}{'llama.cpp (a)':>14}{'ferry (a)':>12}{'ratio':>8}{'llama.cpp (b)':>15}{'ferry (b)':>12}{'ratio':>8}")
+    print(
+        f"{len(prompts) * 512} positions; RMS distance in row standard deviations\n"
+        f"{'type':8}{'llama.cpp (a)':>14}{'ferry (a)':>12}{'ratio':>8}{'llama.cpp (b)':>15}{'ferry (b)':>12}{'ratio':>8}"
+    )
     passed = failed = skipped = 0
     for kind in args.types.split(","):
         if min(shape.hidden, shape.inter, shape.heads * shape.head_dim) % quants.BLOCK[kind][1]:
@@ -113,8 +139,11 @@ def main():
         peer, ferry = d["peer"], d.get("ferry", (float("nan"),) * 2)
         bad = args.ferry is not None and ferry[0] > BOUND * peer[0]
         failed, passed = failed + bad, passed + (not bad)
-        print(f"{kind:8}{peer[0]:14.5f}{ferry[0]:12.5f}{ferry[0] / peer[0]:8.3f}{peer[1]:15.5f}{ferry[1]:12.5f}"
-              f"{ferry[1] / peer[1]:8.3f}{'  OVER 1.02' if bad else ''}", flush=True)
+        print(
+            f"{kind:8}{peer[0]:14.5f}{ferry[0]:12.5f}{ferry[0] / peer[0]:8.3f}{peer[1]:15.5f}{ferry[1]:12.5f}"
+            f"{ferry[1] / peer[1]:8.3f}{'  OVER 1.02' if bad else ''}",
+            flush=True,
+        )
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 

@@ -1,23 +1,37 @@
 #!/usr/bin/env python3
 """Plain numpy encoders and decoders of the GGUF block formats.
 
-What: quantise(x, type) -> bytes [rows, row_bytes] and dequantise(bytes, type, columns) -> f32, for Q8_0, Q4_0, Q4_1,
-Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4.
-Why here: quantised golden files must be rebuilt without pip; the gguf package cannot write K types anyway.
-check_quants.py compares both directions with that package where it has them.
+What: quantise(x, type) -> bytes [rows, row_bytes] and dequantise(bytes, type, columns) -> f32, for
+Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4.
+Why here: quantised golden files must be rebuilt without pip; the gguf package cannot write K types
+anyway. check_quants.py compares both directions with that package where it has them.
 Must not know: tensor names, models, files.
 
-Encoders take the simplest choice (range of the block, nearest code): they only make files, and what is compared is
-the arithmetic after decoding. Everything is elementwise f32/f64, so the bytes are the same on every machine.
+Encoders take the simplest choice (range of the block, nearest code): they only make files, and what
+is compared is the arithmetic after decoding. Everything is elementwise f32/f64, so the bytes are
+the same on every machine.
 """
+
 import numpy as np
 
 BLOCK = {  # type: (ggml type id, elements, bytes)
-    "F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22),
-    "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176), "Q6_K": (14, 256, 210),
-    "IQ4_NL": (20, 32, 18), "BF16": (30, 1, 2), "MXFP4": (39, 32, 17),
+    "F32": (0, 1, 4),
+    "F16": (1, 1, 2),
+    "Q4_0": (2, 32, 18),
+    "Q4_1": (3, 32, 20),
+    "Q5_0": (6, 32, 22),
+    "Q5_1": (7, 32, 24),
+    "Q8_0": (8, 32, 34),
+    "Q4_K": (12, 256, 144),
+    "Q5_K": (13, 256, 176),
+    "Q6_K": (14, 256, 210),
+    "IQ4_NL": (20, 32, 18),
+    "BF16": (30, 1, 2),
+    "MXFP4": (39, 32, 17),
 }
-IQ4_TABLE = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+IQ4_TABLE = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
+)
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
@@ -38,7 +52,9 @@ def _round(x):
 
 def _divide(a, b):
     """a / b in f32, and 0 where b is 0."""
-    return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape), np.float32), where=b != 0)
+    return np.divide(
+        a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape), np.float32), where=b != 0
+    )
 
 
 def _inverse(d):
@@ -71,7 +87,9 @@ def _quantise_legacy(x, kind):
     levels = 32 if five else 16
     if kind == "Q8_0":
         d = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
-        return np.concatenate([_f16(d)[0], _round(x * _inverse(d)).astype(np.int8).view(np.uint8)], axis=1)
+        return np.concatenate(
+            [_f16(d)[0], _round(x * _inverse(d)).astype(np.int8).view(np.uint8)], axis=1
+        )
     if kind.endswith("_0"):
         d = _signed_extreme(x) / np.float32(-levels // 2)
         head = _f16(d)[0]
@@ -82,7 +100,9 @@ def _quantise_legacy(x, kind):
         head = np.concatenate([_f16(d)[0], _f16(low)[0]], axis=1)
         q = np.trunc((x - low) * _inverse(d) + np.float32(0.5)).clip(0, levels - 1)
     q = q.astype(np.uint8)
-    return np.concatenate([head] + ([_pack_bits(q >> 4)] if five else []) + [_nibbles(q & 15)], axis=1)
+    return np.concatenate(
+        [head] + ([_pack_bits(q >> 4)] if five else []) + [_nibbles(q & 15)], axis=1
+    )
 
 
 def _dequantise_legacy(b, kind):
@@ -92,7 +112,7 @@ def _dequantise_legacy(b, kind):
     at = 2 if kind.endswith("_0") else 4
     q = _unnibble(b[:, -16:])
     if kind.startswith("Q5"):
-        q = q | (np.unpackbits(b[:, at:at + 4], axis=1, bitorder="little") << 4)
+        q = q | (np.unpackbits(b[:, at : at + 4], axis=1, bitorder="little") << 4)
     q = q.astype(np.float32)
     if kind.endswith("_0"):
         return d * (q - np.float32(16 if kind.startswith("Q5") else 8))
@@ -100,7 +120,8 @@ def _dequantise_legacy(b, kind):
 
 
 def _pack_scales(sc, m):
-    """6-bit scales and mins [n, 8] -> 12 bytes: four of each plain, the other four spread over the top bits."""
+    """6-bit scales and mins [n, 8] -> 12 bytes: four of each plain, the other four spread over the
+    top bits."""
     sc, m = sc.astype(np.uint8), m.astype(np.uint8)
     out = np.zeros((sc.shape[0], 12), np.uint8)
     out[:, 0:4] = sc[:, :4] | ((sc[:, 4:] >> 4) << 6)
@@ -124,12 +145,18 @@ def _quantise_k(x, levels):
     m_bytes, dmin = _f16((-low).max(axis=1, keepdims=True) / np.float32(63))
     sc = np.rint(_divide(scale, d)).clip(0, 63)
     m = np.rint(_divide(-low, dmin)).clip(0, 63)
-    q = np.rint(_divide(sub + (dmin * m)[:, :, None], (d * sc)[:, :, None])).clip(0, levels - 1).astype(np.uint8)
-    pairs = q.reshape(-1, 4, 2, 32)                      # 64-element chunk c: low nibbles sub 2c, high sub 2c + 1
+    q = (
+        np.rint(_divide(sub + (dmin * m)[:, :, None], (d * sc)[:, :, None]))
+        .clip(0, levels - 1)
+        .astype(np.uint8)
+    )
+    pairs = q.reshape(-1, 4, 2, 32)  # 64-element chunk c: low nibbles sub 2c, high sub 2c + 1
     low4 = ((pairs[:, :, 0] & 15) | ((pairs[:, :, 1] & 15) << 4)).reshape(-1, 128)
     parts = [d_bytes, m_bytes, _pack_scales(sc, m)]
     if levels == 32:
-        parts.append(((q >> 4) << np.arange(8, dtype=np.uint8)[None, :, None]).sum(axis=1).astype(np.uint8))
+        parts.append(
+            ((q >> 4) << np.arange(8, dtype=np.uint8)[None, :, None]).sum(axis=1).astype(np.uint8)
+        )
     return np.concatenate(parts + [low4], axis=1)
 
 
@@ -139,7 +166,9 @@ def _dequantise_k(b, levels):
     packed = b[:, -128:].reshape(-1, 4, 32)
     q = np.stack([packed & 15, packed >> 4], axis=2).reshape(-1, 8, 32)
     if levels == 32:
-        q = q | (((b[:, 16:48][:, None, :] >> np.arange(8, dtype=np.uint8)[None, :, None]) & 1) << 4)
+        q = q | (
+            ((b[:, 16:48][:, None, :] >> np.arange(8, dtype=np.uint8)[None, :, None]) & 1) << 4
+        )
     return ((d * sc)[:, :, None] * q.astype(np.float32) - (dmin * m)[:, :, None]).reshape(-1, 256)
 
 
@@ -148,17 +177,40 @@ def _quantise_q6_k(x):
     scale = np.abs(sub).max(axis=2) / np.float32(31)
     d_bytes, d = _f16(scale.max(axis=1, keepdims=True) / np.float32(127))
     sc = np.rint(_divide(scale, d)).clip(0, 127)
-    q = (np.rint(_divide(sub, (d * sc)[:, :, None])).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
-    ql = np.concatenate([(q[:, :, 0] & 15) | ((q[:, :, 2] & 15) << 4), (q[:, :, 1] & 15) | ((q[:, :, 3] & 15) << 4)],
-                        axis=2).reshape(-1, 128)
-    qh = ((q[:, :, 0] >> 4) | ((q[:, :, 1] >> 4) << 2) | ((q[:, :, 2] >> 4) << 4) | ((q[:, :, 3] >> 4) << 6))
-    return np.concatenate([ql, qh.reshape(-1, 64), sc.astype(np.int8).view(np.uint8), d_bytes], axis=1)
+    q = (
+        (np.rint(_divide(sub, (d * sc)[:, :, None])).clip(-32, 31) + 32)
+        .astype(np.uint8)
+        .reshape(-1, 2, 4, 32)
+    )
+    ql = np.concatenate(
+        [
+            (q[:, :, 0] & 15) | ((q[:, :, 2] & 15) << 4),
+            (q[:, :, 1] & 15) | ((q[:, :, 3] & 15) << 4),
+        ],
+        axis=2,
+    ).reshape(-1, 128)
+    qh = (
+        (q[:, :, 0] >> 4)
+        | ((q[:, :, 1] >> 4) << 2)
+        | ((q[:, :, 2] >> 4) << 4)
+        | ((q[:, :, 3] >> 4) << 6)
+    )
+    return np.concatenate(
+        [ql, qh.reshape(-1, 64), sc.astype(np.int8).view(np.uint8), d_bytes], axis=1
+    )
 
 
 def _dequantise_q6_k(b):
     ql, qh = b[:, :128].reshape(-1, 2, 2, 32), b[:, 128:192].reshape(-1, 2, 32)
-    q = np.stack([(ql[:, :, 0] & 15) | ((qh & 3) << 4), (ql[:, :, 1] & 15) | (((qh >> 2) & 3) << 4),
-                  (ql[:, :, 0] >> 4) | (((qh >> 4) & 3) << 4), (ql[:, :, 1] >> 4) | ((qh >> 6) << 4)], axis=2)
+    q = np.stack(
+        [
+            (ql[:, :, 0] & 15) | ((qh & 3) << 4),
+            (ql[:, :, 1] & 15) | (((qh >> 2) & 3) << 4),
+            (ql[:, :, 0] >> 4) | (((qh >> 4) & 3) << 4),
+            (ql[:, :, 1] >> 4) | ((qh >> 6) << 4),
+        ],
+        axis=2,
+    )
     q = q.reshape(-1, 16, 16).astype(np.float32) - np.float32(32)
     scale = _read_f16(b[:, 208:210]) * b[:, 192:208].view(np.int8).astype(np.float32)
     return (scale[:, :, None] * q).reshape(-1, 256)

@@ -8,7 +8,10 @@ venv=${FERRY_CACHE:-$HOME/.cache/ferry}/oracle-venv
 stamp=$venv/.requirements
 if ! cmp -s "$here/requirements.txt" "$stamp"; then
     echo "oracle: installing $(grep -c == "$here/requirements.txt") pinned packages into $venv" >&2
-    python3 -m venv "$venv" || { echo "oracle: python3 -m venv failed; install python3-venv (apt-get install python3-venv)" >&2; exit 1; }
+    python3 -m venv "$venv" || {
+        echo "oracle: python3 -m venv failed; run: apt-get install python3-venv" >&2
+        exit 1
+    }
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt" >&2
     cp "$here/requirements.txt" "$stamp"
 fi

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Tiny random MoE checkpoints from a seed, with nothing but numpy.
 
-What: lists the tensors of the five architectures, draws each one from a counter-based generator keyed by
-(seed, tensor name), and writes a Hugging Face folder: config.json plus one or several safetensors files.
-Why here: the golden vectors in tests/oracle/golden hold only config, seed and expected outputs, so that a machine
-with Debian's python3 and python3-numpy rebuilds the very same bytes.
+What: lists the tensors of the five architectures, draws each one from a counter-based generator
+keyed by (seed, tensor name), and writes a Hugging Face folder: config.json plus one or several
+safetensors files.
+Why here: the golden vectors in tests/oracle/golden hold only config, seed and expected outputs, so
+that a machine with Debian's python3 and python3-numpy rebuilds the very same bytes.
 Must not know: torch, transformers, expected outputs, how Ferry computes.
 
-Random numbers: key = first 16 bytes of SHA-256("ferry-oracle-v1\\0<seed>\\0<name>"), Philox4x64-10 from counter 0
-(numpy's Philox(key=...).random_raw). Each u64 gives one value: the sum of its four 16-bit lanes minus 131070,
-divided by 37837.2274, which is close to a unit normal (Irwin-Hall of order 4, kurtosis 2.7). Only integer sums, one
-f64 multiply and one rounding to the file's dtype: the same bits on every numpy.
+Random numbers: key = first 16 bytes of SHA-256("ferry-oracle-v1\\0<seed>\\0<name>"), Philox4x64-10
+from counter 0 (numpy's Philox(key=...).random_raw). Each u64 gives one value: the sum of its four
+16-bit lanes minus 131070, divided by 37837.2274, which is close to a unit normal (Irwin-Hall of
+order 4, kurtosis 2.7). Only integer sums, one f64 multiply and one rounding to the file's dtype:
+the same bits on every numpy.
 """
+
 import hashlib
 import json
 import math
@@ -23,8 +26,11 @@ import numpy as np
 DTYPE_SIZES = {"F32": 4, "F16": 2, "BF16": 2}
 ARCHS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe")
 CLASS_NAMES = {
-    "mixtral": "MixtralForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-    "olmoe": "OlmoeForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM",
 }
 
 
@@ -43,7 +49,9 @@ class Shape:
         self.experts = config.get("num_local_experts") or config.get("num_experts")
         self.inter = config.get("moe_intermediate_size") or config["intermediate_size"]
         self.dense_inter = config["intermediate_size"]
-        self.shared_inter = config.get("shared_expert_intermediate_size", 0) if self.arch == "qwen2_moe" else 0
+        self.shared_inter = (
+            config.get("shared_expert_intermediate_size", 0) if self.arch == "qwen2_moe" else 0
+        )
         self.tied = config.get("tie_word_embeddings", False)
         self.qkv_bias = config.get("qkv_bias", True) if self.arch == "qwen2_moe" else False
         self.sparse_step = config.get("decoder_sparse_step", 1)
@@ -61,8 +69,9 @@ class Shape:
 def tensor_list(config):
     """[(name, shape, mean, std)] of the original (per expert) layout, in file order.
 
-    The scales keep a random model healthy: attention scores of std about 2, router logits of std about 2.5, branch
-    outputs comparable with the residual stream, norm weights spread around 1, biases away from 0.
+    The scales keep a random model healthy: attention scores of std about 2, router logits of std
+    about 2.5, branch outputs comparable with the residual stream, norm weights spread around 1,
+    biases away from 0.
     """
     s = Shape(config)
     h, d = s.hidden, s.head_dim
@@ -97,7 +106,8 @@ def tensor_list(config):
 
 
 def _mlp_list(s, layer, p):
-    """The feed-forward tensors of one layer; granitemoe's own layout is already fused over experts."""
+    """The feed-forward tensors of one layer; granitemoe's own layout is already fused over
+    experts."""
     h, n = s.hidden, s.inter
     out = []
 
@@ -169,17 +179,20 @@ def rounded(x, dtype):
 
 
 def family_directions(seed, s):
-    """[ceil(E / k), H] f64: one direction per family of k experts, shared by all layers and the embedding."""
+    """[ceil(E / k), H] f64: one direction per family of k experts, shared by all layers and the
+    embedding."""
     families = -(-s.experts // s.k)
     return raw_normal(seed, "#family", families * s.hidden).reshape(families, s.hidden)
 
 
 def router_values(seed, name, s):
-    """[E, H] f64 unit normal router rows: a family's direction plus a seventh of an own one, experts shuffled.
+    """[E, H] f64 unit normal router rows: a family's direction plus a seventh of an own one,
+    experts shuffled.
 
-    With independent rows the k-th and the (k+1)-th of 300 scores are almost always closer than the 2 % of a standard
-    deviation that a golden vector may rest on, and no prompt of 700 tokens would survive. As in trained models, the
-    token's identity mostly decides: embed_values() adds its family's direction to each token's row.
+    With independent rows the k-th and the (k+1)-th of 300 scores are almost always closer than the
+    2 % of a standard deviation that a golden vector may rest on, and no prompt of 700 tokens would
+    survive. As in trained models, the token's identity mostly decides: embed_values() adds its
+    family's direction to each token's row.
     """
     shared = family_directions(seed, s)[np.arange(s.experts) // s.k]
     own = raw_normal(seed, name, s.experts * s.hidden).reshape(s.experts, s.hidden)
@@ -188,14 +201,16 @@ def router_values(seed, name, s):
 
 
 def embed_values(seed, name, s):
-    """[V, H] f64 embedding rows: an own part plus twice the direction of one full family of experts."""
+    """[V, H] f64 embedding rows: an own part plus twice the direction of one full family of
+    experts."""
     own = raw_normal(seed, name, s.vocab * s.hidden).reshape(s.vocab, s.hidden)
     order = np.argsort(raw_normal(seed, name + "#order", s.vocab), kind="stable")
     return 0.5 * (own + 2.0 * family_directions(seed, s)[order % (s.experts // s.k)])
 
 
 def make_tensors(case):
-    """{name: f32 array} of a case's checkpoint in the original layout, already rounded to the case's dtype."""
+    """{name: f32 array} of a case's checkpoint in the original layout, already rounded to the
+    case's dtype."""
     tensors, seed, s = {}, case["seed"], Shape(case["config"])
     for name, shape, mean, std in tensor_list(case["config"]):
         if name.endswith((".gate.weight", "router.layer.weight")):
@@ -205,14 +220,17 @@ def make_tensors(case):
         else:
             x = raw_normal(seed, name, int(np.prod(shape))).reshape(shape)
         x = mean + std * x
-        if name == "model.norm.weight" and s.tied:   # else a tied model answers every token with itself
+        if (
+            name == "model.norm.weight" and s.tied
+        ):  # else a tied model answers every token with itself
             x = np.where(raw_normal(seed, name + "#sign", x.size) < 0, -x, x)
         tensors[name] = rounded(x.astype(np.float32), case["dtype"])
     return tensors
 
 
 def to_fused(config, tensors):
-    """The layout that transformers 5 writes with save_original_format=False: [E, 2I, H] and [E, H, I] per layer."""
+    """The layout that transformers 5 writes with save_original_format=False: [E, 2I, H] and [E, H,
+    I] per layer."""
     s = Shape(config)
     out = {}
     for name, x in tensors.items():
@@ -229,23 +247,36 @@ def to_fused(config, tensors):
         if not rest.startswith("0.") or not rest.endswith(("w1.weight", "gate_proj.weight")):
             continue
         old = prefix + (".block_sparse_moe." if s.arch == "mixtral" else ".mlp.") + "experts."
-        gate, up, down = ("w1", "w3", "w2") if s.arch == "mixtral" else ("gate_proj", "up_proj", "down_proj")
-        out[prefix + ".mlp.experts.gate_up_proj"] = np.stack([
-            np.concatenate([tensors[f"{old}{e}.{gate}.weight"], tensors[f"{old}{e}.{up}.weight"]])
-            for e in range(s.experts)])
+        gate, up, down = (
+            ("w1", "w3", "w2") if s.arch == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        )
+        out[prefix + ".mlp.experts.gate_up_proj"] = np.stack(
+            [
+                np.concatenate(
+                    [tensors[f"{old}{e}.{gate}.weight"], tensors[f"{old}{e}.{up}.weight"]]
+                )
+                for e in range(s.experts)
+            ]
+        )
         out[prefix + ".mlp.experts.down_proj"] = np.stack(
-            [tensors[f"{old}{e}.{down}.weight"] for e in range(s.experts)])
+            [tensors[f"{old}{e}.{down}.weight"] for e in range(s.experts)]
+        )
     return out
 
 
 def write_safetensors(path, tensors, dtype="F32", metadata=None):
-    """Writes {name: f32 array} as one safetensors file; header padded with spaces to a multiple of 8."""
+    """Writes {name: f32 array} as one safetensors file; header padded with spaces to a multiple of
+    8."""
     header, offset = {}, 0
     if metadata:
         header["__metadata__"] = metadata
     for name, x in tensors.items():
         size = int(x.size) * DTYPE_SIZES[dtype]
-        header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [offset, offset + size]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(x.shape),
+            "data_offsets": [offset, offset + size],
+        }
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -261,11 +292,11 @@ def read_safetensors(path):
         data = f.read()
     n = struct.unpack_from("<Q", data)[0]
     out = {}
-    for name, t in json.loads(data[8:8 + n]).items():
+    for name, t in json.loads(data[8 : 8 + n]).items():
         if name == "__metadata__":
             continue
         begin, end = t["data_offsets"]
-        raw = data[8 + n + begin:8 + n + end]
+        raw = data[8 + n + begin : 8 + n + end]
         if t["dtype"] == "BF16":
             x = from_bf16_bits(np.frombuffer(raw, "<u2"))
         else:
@@ -275,7 +306,8 @@ def read_safetensors(path):
 
 
 def write_checkpoint(case, folder, tensors=None):
-    """Writes config.json and the safetensors files of `case` into `folder`; layout and shard count from the case."""
+    """Writes config.json and the safetensors files of `case` into `folder`; layout and shard count
+    from the case."""
     os.makedirs(folder, exist_ok=True)
     tensors = tensors if tensors is not None else make_tensors(case)
     if case.get("layout", "original") == "fused":
@@ -284,13 +316,15 @@ def write_checkpoint(case, folder, tensors=None):
         json.dump(case["config"], f, indent=1)
     shards = case.get("shards", 1)
     if shards == 1:
-        write_safetensors(os.path.join(folder, "model.safetensors"), tensors, case["dtype"], {"format": "pt"})
+        write_safetensors(
+            os.path.join(folder, "model.safetensors"), tensors, case["dtype"], {"format": "pt"}
+        )
         return
     names = list(tensors)
     per_shard = -(-len(names) // shards)
     index = {"metadata": {"total_size": 0}, "weight_map": {}}
     for i in range(shards):
-        part = {n: tensors[n] for n in names[i * per_shard:(i + 1) * per_shard]}
+        part = {n: tensors[n] for n in names[i * per_shard : (i + 1) * per_shard]}
         file_name = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
         write_safetensors(os.path.join(folder, file_name), part, case["dtype"], {"format": "pt"})
         for n, x in part.items():
@@ -301,7 +335,8 @@ def write_checkpoint(case, folder, tensors=None):
 
 
 def weights_sha256(tensors):
-    """SHA-256 over names and f32 bytes in name order: tells a drift of the generator from a wrong engine."""
+    """SHA-256 over names and f32 bytes in name order: tells a drift of the generator from a wrong
+    engine."""
     h = hashlib.sha256()
     for name in sorted(tensors):
         h.update(name.encode() + b"\0" + np.ascontiguousarray(tensors[name], "<f4").tobytes())
