@@ -158,8 +158,8 @@ def command(argv):
     return 0
 
 
-def self_test():
-    """run_golden.py must pass on the right engine and fail on every mistake."""
+def self_test(names):
+    """run_golden.py must pass on the right engine and fail on every mistake (or those named)."""
     here = os.path.dirname(os.path.abspath(__file__))
     golden = os.path.join(here, "..", "..", "tests", "oracle", "run_golden.py")
     passed = failed = 0
@@ -169,7 +169,8 @@ def self_test():
         with open(ferry, "w") as f:
             f.write(f'#!/bin/sh\nexec "{sys.executable}" "{os.path.abspath(__file__)}" "$@"\n')
         os.chmod(ferry, 0o755)
-        for mistake, (case, what) in right + list(MISTAKES.items()):
+        chosen = [(n, MISTAKES[n]) for n in names] or right + list(MISTAKES.items())
+        for mistake, (case, what) in chosen:
             done = subprocess.run(
                 [
                     sys.executable,
@@ -191,7 +192,8 @@ def self_test():
             good = (done.returncode == 0) == (mistake == "") and not crashed
             passed, failed = passed + good, failed + (not good)
             print(
-                f"{'ok  ' if good else 'FAIL'} {mistake or 'right'} ({what}) on {case}: {first or 'passes'}",
+                f"{'ok  ' if good else 'FAIL'} {mistake or 'right'} ({what}) on {case}: "
+                f"{first or 'passes'}",
                 flush=True,
             )
     print(f"{passed} passed, {failed} failed")
@@ -199,4 +201,6 @@ def self_test():
 
 
 if __name__ == "__main__":
-    sys.exit(self_test() if sys.argv[1:] == ["--self-test"] else command(sys.argv[1:]))
+    if sys.argv[1:2] == ["--self-test"]:
+        sys.exit(self_test(sys.argv[2:]))
+    sys.exit(command(sys.argv[1:]))
