@@ -43,8 +43,9 @@ static void problem_init(struct problem *p, size_t n_q, size_t head_dim, enum dt
     p->q_stride = head_dim + rng_next(rng) % 3;
     p->acc_stride = head_dim + rng_next(rng) % 3;
     guarded_init(&p->q, ((n_q - 1) * p->q_stride + head_dim) * 4, shift);
-    guarded_init(&p->k, page, shift / 2);
-    guarded_init(&p->v, page, shift / 2);
+    size_t page_shift = shift / 4 * dtype_block_bytes(dtype); /* pages are aligned as their type */
+    guarded_init(&p->k, page, page_shift);
+    guarded_init(&p->v, page, page_shift);
     guarded_init(&p->begin, n_q * 4, 0);
     guarded_init(&p->end, n_q * 4, 0);
     guarded_init(&p->scratch, attn_scratch_floats(n_q, head_dim) * 4, shift);
