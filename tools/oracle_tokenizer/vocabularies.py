@@ -13,6 +13,7 @@ import sysconfig
 import zipfile
 
 import families as f
+import gguf_meta
 
 
 def from_wheel(folder, package, name):
@@ -162,9 +163,29 @@ def train(pre, size, normalizer=None):
     return json.loads(tokenizer.to_str())["model"]
 
 
-def write(folder, name, doc):
+# The name GGUF files have for each family.
+GGUF_PRE = {
+    "refact-trained": "refact", "qwen2-trained": "qwen2", "llama3-trained": "llama-bpe",
+    "o200k-trained": "gpt-4o", "deepseek-v3-trained": "deepseek-v3", "deepseek-llm-trained": "deepseek-llm",
+    "qwen2": "qwen2", "qwen35": "qwen35", "llama3": "llama-bpe", "llama4": "llama4", "tekken": "tekken",
+    "deepseek-v4": "deepseek-v3",
+}
+
+
+def has(folder, name):
+    return (folder / "vocabularies" / name / "tokenizer.json").exists()
+
+
+def write(folder, name, doc, gguf=None):
+    """Writes tokenizer.json and, where GGUF knows the family, a file with the same as metadata."""
     path = folder / "vocabularies" / name
     path.mkdir(parents=True, exist_ok=True)
+    if gguf is None and name in GGUF_PRE:
+        single = (doc["post_processor"] or {}).get("special_tokens", {})
+        bos = next(iter(single.values()))["ids"][0] if single else None
+        gguf = gguf_meta.from_document(doc, GGUF_PRE[name], bos)
+    if gguf is not None:
+        gguf_meta.write(path / "tokenizer.gguf", gguf)
     (path / "tokenizer.json").write_text(json.dumps(doc, ensure_ascii=False), encoding="utf-8")
     print(f"  {name}: {len(doc['model']['vocab'])} entries, {len(doc['model']['merges'])} merges")
 
@@ -188,6 +209,8 @@ def write_tiktoken(folder):
         ("cl100k", "bpe_openai", "bpe_openai/data/cl100k_base.tiktoken.gz", f.LLAMA3, None, True, {}),
     ]
     for name, package, inner, pattern, normalizer, every_way, model in table:
+        if has(folder, name):
+            continue
         data = from_wheel(folder, package, inner)
         if data is None:
             print(f"  {name}: package {package} is not there, left out")
@@ -208,7 +231,7 @@ def write_tiktoken(folder):
 
 def write_tekken(folder):
     data = from_wheel(folder, "mistral_common", "mistral_common/data/tekken_240911.json")
-    if data is None:
+    if data is None or has(folder, "tekken"):
         return
     tekken = json.loads(data)
     n_special = tekken["config"]["default_num_special_tokens"]
@@ -234,8 +257,11 @@ def write_trained(folder):
         ("deepseek-llm-trained", f.DEEPSEEK_LLM, 4096),
     ]
     for name, patterns, size in table:
+        if has(folder, name):
+            continue
         pre = f.pre_tokenizer(patterns)
-        model = train(pre, size)
+        normalizer = {"type": "NFC"} if name.startswith("qwen2") else None
+        model = train(pre, size, normalizer)
         n = len(model["vocab"])
         added = chat_tokens(n, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
         if name.startswith("olmo"):
@@ -245,7 +271,13 @@ def write_trained(folder):
             added.append(f.token(n + 27, "<mask>", lstrip=True))
             added.append(f.token(n + 28, "<rs>", rstrip=True, special=False))
             added.append(f.token(n + 29, "whole", word=True, special=False, normalized=True))
-        write(folder, name, f.document(model["vocab"], model["merges"], pre, added))
+        if name.startswith("olmo"):
+            # What GGUF cannot say (stripping, whole words) is left out of its variant.
+            plain = [t for t in added if t["content"] not in ("<mask>", "<rs>", "whole")]
+            doc = f.document(model["vocab"], model["merges"], pre, plain)
+            write(folder, "olmo-plain-trained", doc, gguf_meta.from_document(doc, "olmo"))
+        ignore = name.startswith(("llama3", "o200k"))
+        write(folder, name, f.document(model["vocab"], model["merges"], pre, added, normalizer, ignore_merges=ignore))
 
 
 def main():
@@ -259,7 +291,7 @@ def main():
     data = from_wheel(folder, "mistral_common", "mistral_common/data/tokenizer.model.v1")
     if data is not None:
         pieces = spm_pieces(data)
-        write(folder, "mistral-v1", spm_document(pieces, False))
+        write(folder, "mistral-v1", spm_document(pieces, False), gguf_meta.from_pieces(pieces, 1))
         write(folder, "mistral-v1-metaspace", spm_document(pieces, True))
 
 
