@@ -1,10 +1,11 @@
 /* AVX2 matmuls of the block formats. Order of operations: ref/matmul.c, bit for bit.
  *
- * Lanes are the 8 columns of a group. A tile is up to 4 rows by one group: codes of a block are
- * unpacked once and multiplied with the activations of every row of the tile, 4 k per broadcast.
- * Integer sums stay in int16 as long as that is exact (matmul_codes.h). Rows go in blocks of 64, k
- * in chunks of 4096: the words prepared per row and block (aux) then fit on the stack. Between
- * chunks the accumulators rest in the output. */
+ * Lanes are the 8 columns of a group. A tile is 1 to 4 rows by 2 groups: 4 k of every row are
+ * broadcast once and multiplied with the codes of both groups, so that loads do not limit. Integer
+ * sums stay in int16 as long as that is exact (matmul_codes.h). Few rows take codes straight from
+ * the packed weights; many rows take them from a scratch that is unpacked once per pair of groups.
+ * Activations are first laid out in the order in which tiles read them: rows in blocks of 64, k in
+ * chunks, so that all of it fits on the stack. Between chunks accumulators rest in the output. */
 #include "kernel/init.h"
 #include "kernel/x86/matmul_codes.h"
 
@@ -12,199 +13,461 @@
 
 enum {
     TILE_ROWS = 4,
+    TILE_GROUPS = 2,
     ROWS_MAX = 64,      /* rows that are prepared at a time */
-    CHUNK_BLOCKS = 128, /* blocks of k that are prepared at a time; whole panels */
+    CHUNK_BLOCKS = 32,  /* blocks of k that fit for so many rows; more for fewer. Whole panels */
+    UNPACK_BLOCKS = 16, /* blocks of k that are unpacked at a time. Whole panels */
+    DIRECT_ROWS = 4,    /* up to so many rows codes are not unpacked to memory */
+    ACT_BYTES = 40,     /* of one row and block: 32 codes, scale, aux */
     PREFETCH_BYTES = 2048,
 };
 
-/* Up to 64 rows and a chunk of k, as the tiles read it. */
+/* A statement for every row r < n, or group g, of a tile; n is a constant. Not a loop: gcc keeps an
+ * array in registers only if its indices are constants before loops are unrolled. */
+#define EACH_ROW(n, statement) \
+    do {                       \
+        AT(r, 0, n, statement) \
+        AT(r, 1, n, statement) \
+        AT(r, 2, n, statement) \
+        AT(r, 3, n, statement) \
+    } while (0)
+#define EACH_GROUP(statement)  \
+    do {                       \
+        AT(g, 0, 2, statement) \
+        AT(g, 1, 2, statement) \
+    } while (0)
+#define AT(name, value, n, statement) \
+    {                                 \
+        enum { name = value };        \
+        if (name < (n)) {             \
+            statement;                \
+        }                             \
+    }
+
+/* Up to 64 rows and a chunk of k, in the order in which the tiles read them: per tile of n rows
+ * (4; what is left in the last) and per block int8 q[n][32], f32 scale[n], 32-bit aux[n]. */
 struct rows {
-    const int8_t *q[ROWS_MAX];
-    const float *d[ROWS_MAX];
     float *out[ROWS_MAX];
     size_t n_rows;
     size_t block_begin, block_end;
-    int32_t aux[ROWS_MAX][CHUNK_BLOCKS]; /* see enum aux_form */
+    _Alignas(64) uint8_t act[ROWS_MAX * CHUNK_BLOCKS * ACT_BYTES];
+};
+
+/* Two column groups of the matrix. */
+struct columns {
+    const uint8_t *group[TILE_GROUPS];
+    size_t first[TILE_GROUPS]; /* column */
+    __m256i mask[TILE_GROUPS]; /* lanes of columns that exist; none: the group is a stand-in */
 };
 
 /* ---- preparation ---- */
 
-INLINE void prepare_offset(int32_t *aux, const int32_t *sums, size_t n, int offset)
+/* Low int16: sum of the elements 0, 2, ... of v; high: of 1, 3, ... */
+INLINE uint32_t sum_even_odd(__m256i v)
 {
-    for (size_t b = 0; b < n; b++)
-        aux[b] = offset * sums[b];
+    __m128i s = _mm_add_epi16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0x4E));
+    s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0xB1));
+    return (uint32_t)_mm_cvtsi128_si32(s);
 }
 
-INLINE void prepare_min(int32_t *aux, const float *d, const int32_t *sums, size_t n)
+INLINE uint32_t aux_word(enum dtype t, const int8_t *q, float d, int32_t sum)
 {
-    for (size_t b = 0; b < n; b++) {
-        float v = d[b] * (float)sums[b];
-        memcpy(&aux[b], &v, sizeof v);
+    enum aux_form form = aux_form_of(dot_form_of(t));
+    __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)q);
+    uint32_t word = 0;
+
+    v = _mm256_maddubs_epi16(_mm256_set1_epi8(1), v);
+    if (form == AUX_LANES) /* 16 * 127 * offset fits int16 */
+        word = sum_even_odd(_mm256_mullo_epi16(v, _mm256_set1_epi16((short)code_offset(t))));
+    if (form == AUX_HALVES) {
+        v = _mm256_hadd_epi16(v, v);
+        v = _mm256_hadd_epi16(v, v);
+        v = _mm256_hadd_epi16(v, v);
+        uint32_t lo = (uint32_t)_mm256_extract_epi16(v, 0);
+        uint32_t hi = (uint32_t)_mm256_extract_epi16(v, 8);
+        word = (lo & 0xFFFFu) | hi << 16;
     }
+    if (form == AUX_MIN) {
+        float f = d * (float)sum;
+        memcpy(&word, &f, sizeof word);
+    }
+    return word;
 }
 
-INLINE void prepare_halves(int32_t *aux, const int8_t *q, size_t n)
+/* Row r of a tile of n rows; dst: the tile. */
+INLINE void prepare_row(enum dtype t, uint8_t *dst, size_t n, size_t r, const void *act, size_t k,
+                        size_t b0, size_t b1)
 {
-    const __m256i ones = _mm256_set1_epi8(1);
-    for (size_t b = 0; b < n; b++) {
-        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(q + 32 * b));
-        v = _mm256_maddubs_epi16(ones, v);
-        v = _mm256_hadd_epi16(v, v);
-        v = _mm256_hadd_epi16(v, v);
-        v = _mm256_hadd_epi16(v, v);
-        int lo = _mm256_extract_epi16(v, 0), hi = _mm256_extract_epi16(v, 8);
-        aux[b] = (int32_t)(((uint32_t)lo & 0xFFFFu) | (uint32_t)hi << 16);
+    const int8_t *q = act;
+    const float *scales = act_a32_scales(act, k);
+    const int32_t *sums = act_a32_sums(act, k);
+
+    for (size_t b = b0; b < b1; b++, dst += n * ACT_BYTES) {
+        uint32_t aux = aux_word(t, q + PACK_BLOCK * b, scales[b], sums[b]);
+        memcpy(dst + 32 * r, q + PACK_BLOCK * b, 32);
+        memcpy(dst + 32 * n + 4 * r, &scales[b], 4);
+        memcpy(dst + 36 * n + 4 * r, &aux, 4);
     }
 }
 
 INLINE void prepare(enum dtype t, const struct matmul_job *job, size_t row_begin, size_t b0,
-                    struct rows *s)
+                    size_t chunk, struct rows *s)
 {
     size_t n_blocks = job->k / PACK_BLOCK;
 
     s->n_rows = job->n_rows - row_begin < ROWS_MAX ? job->n_rows - row_begin : ROWS_MAX;
     s->block_begin = b0;
-    s->block_end = n_blocks - b0 < CHUNK_BLOCKS ? n_blocks : b0 + CHUNK_BLOCKS;
-    size_t n = s->block_end - b0;
+    s->block_end = n_blocks - b0 < chunk ? n_blocks : b0 + chunk;
     for (size_t r = 0; r < s->n_rows; r++) {
         size_t i = row_begin + r;
         size_t row = job->act_index != NULL ? (size_t)job->act_index[i] : i;
-        const void *act = (const char *)job->act + row * job->act_stride;
-        const int32_t *sums = act_a32_sums(act, job->k) + b0;
-        s->q[r] = (const int8_t *)act + PACK_BLOCK * b0;
-        s->d[r] = act_a32_scales(act, job->k) + b0;
+        size_t first = r / TILE_ROWS * TILE_ROWS;
+        size_t n = s->n_rows - first < TILE_ROWS ? s->n_rows - first : TILE_ROWS;
         s->out[r] = job->out + i * job->out_stride;
-        if (aux_form_of(t) == AUX_OFFSET)
-            prepare_offset(s->aux[r], sums, n, code_offset(t));
-        else if (aux_form_of(t) == AUX_MIN)
-            prepare_min(s->aux[r], s->d[r], sums, n);
-        else if (aux_form_of(t) == AUX_HALVES)
-            prepare_halves(s->aux[r], s->q[r], n);
+        prepare_row(t, s->act + first * (s->block_end - b0) * ACT_BYTES, n, r - first,
+                    (const char *)job->act + row * job->act_stride, job->k, b0, s->block_end);
     }
 }
 
-/* ---- one block, one row ---- */
+/* ---- one block ---- */
 
-INLINE __m256i broadcast4(const int8_t *q)
+INLINE __m256i broadcast4(const uint8_t *p)
 {
     int32_t word;
-    memcpy(&word, q, sizeof word);
+    memcpy(&word, p, sizeof word);
     return _mm256_set1_epi32(word);
 }
 
-INLINE __m256i product(const struct codes *c, const int8_t *q, int i)
+INLINE __m256 broadcast_f32(const uint8_t *p)
 {
-    return _mm256_maddubs_epi16(c->w[i], broadcast4(q + 4 * i));
+    return _mm256_castsi256_ps(broadcast4(p));
 }
 
-/* Sum over the 32 k of code * q per column; Q6_K: with integer scales; offsets still in. */
-INLINE __m256i dot(enum dtype t, const struct codes *c, const int8_t *q)
+/* Codes of one group at one block: in memory (ready), or still packed. */
+struct source {
+    const struct codes *ready;
+    const uint8_t *body;
+};
+
+INLINE __m256i code_vector(enum dtype t, const struct source *s, int q)
+{
+    return s->ready != NULL ? s->ready->w[q] : load_code(t, s->body, q);
+}
+
+/* Keeps v in a register here: gcc would otherwise regroup a sum into a tree, with all products of
+ * it alive at once, and spill. Emits no instruction. */
+#define KEEP(v) __asm__("" : "+x"(v))
+
+/* The order in which code vectors are taken: the two nibbles of a byte one after the other; Q6_K:
+ * two of one half at a time. */
+INLINE int vector_at(enum dot_form form, int i)
+{
+    if (form == DOT_U6)
+        return i % 2 + i / 2 % 2 * 4 + i / 4 * 2;
+    return i / 2 + i % 2 * 4;
+}
+
+/* Sum of one row: sum[g] = or += codes * 4 activations, int16. */
+INLINE void add16(const __m256i *w, __m256i v, bool first, __m256i *sum)
+{
+    __m256i p[TILE_GROUPS];
+
+    EACH_GROUP(p[g] = _mm256_maddubs_epi16(w[g], v));
+    EACH_GROUP(sum[g] = first ? p[g] : _mm256_add_epi16(sum[g], p[g]));
+    EACH_GROUP(KEEP(sum[g]));
+}
+
+/* The same with signed codes of any value, int32. */
+INLINE void add_signed(const __m256i *w, __m256i v, bool first, __m256i *sum)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    enum dot_form form = dot_form_of(t);
+    __m256i p[TILE_GROUPS];
 
-    if (form == DOT_SIGNED) {
-        __m256i sum = _mm256_setzero_si256();
-        UNROLL for (int i = 0; i < 8; i++)
-        {
-            __m256i x = _mm256_sign_epi8(broadcast4(q + 4 * i), c->w[i]);
-            __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(c->w[i]), x);
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(p, ones));
-        }
-        return sum;
-    }
-    __m256i p[4];
-    UNROLL for (int i = 0; i < 4; i++) p[i] =
-        _mm256_add_epi16(product(c, q, 2 * i), product(c, q, 2 * i + 1));
-    if (form == DOT_U6) {
-        UNROLL for (int i = 0; i < 4; i++) p[i] = _mm256_madd_epi16(p[i], c->sc[i / 2]);
-        return _mm256_add_epi32(_mm256_add_epi32(p[0], p[1]), _mm256_add_epi32(p[2], p[3]));
-    }
-    __m256i a = _mm256_add_epi16(p[0], p[1]), b = _mm256_add_epi16(p[2], p[3]);
-    if (form == DOT_U4)
-        return _mm256_madd_epi16(_mm256_add_epi16(a, b), ones);
-    return _mm256_add_epi32(_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones));
+    EACH_GROUP(p[g] = _mm256_sign_epi8(v, w[g]));
+    EACH_GROUP(p[g] = _mm256_maddubs_epi16(_mm256_abs_epi8(w[g]), p[g]));
+    EACH_GROUP(p[g] = _mm256_madd_epi16(p[g], ones));
+    EACH_GROUP(sum[g] = first ? p[g] : _mm256_add_epi32(sum[g], p[g]));
+    EACH_GROUP(KEEP(sum[g]));
 }
 
-INLINE __m256 step(enum dtype t, const struct codes *c, const int8_t *q, float d,
-                   const int32_t *aux, __m256 acc)
+/* isum[r][g] = or += the dots over the code vectors taken as number first .. first + n_q - 1,
+ * widened to int32. */
+INLINE void dot_part(enum dtype t, int n, const struct source *s, const struct codes *c,
+                     const uint8_t *x, int first, int n_q, __m256i isum[][TILE_GROUPS])
 {
-    __m256i isum = dot(t, c, q);
+    const __m256i ones = _mm256_set1_epi16(1);
+    const enum dot_form form = dot_form_of(t);
+    __m256i sum[TILE_ROWS][TILE_GROUPS];
 
-    if (aux_form_of(t) == AUX_OFFSET)
-        isum = _mm256_sub_epi32(isum, _mm256_set1_epi32(*aux));
-    if (aux_form_of(t) == AUX_HALVES)
-        isum = _mm256_sub_epi32(isum, _mm256_madd_epi16(_mm256_set1_epi32(*aux), c->off));
-    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(c->d, _mm256_set1_ps(d)), acc);
-    if (aux_form_of(t) == AUX_MIN)
-        acc = _mm256_fmadd_ps(c->m, _mm256_castsi256_ps(_mm256_set1_epi32(*aux)), acc);
-    return acc;
+    UNROLL for (int i = first; i < first + n_q; i++)
+    {
+        __m256i w[TILE_GROUPS];
+        int q = vector_at(form, i);
+        EACH_GROUP(w[g] = code_vector(t, &s[g], q));
+        EACH_ROW(n, add16(w, broadcast4(x + 32 * r + 4 * q), i == first, sum[r]));
+    }
+    if (form == DOT_OFFSET)
+        EACH_ROW(n, __m256i lanes = broadcast4(x + 36 * n + 4 * r);
+                 EACH_GROUP(sum[r][g] = _mm256_sub_epi16(sum[r][g], lanes)));
+    EACH_ROW(n, EACH_GROUP(sum[r][g] = _mm256_madd_epi16(
+                               sum[r][g], form == DOT_U6 ? c[g].sc[first / 2 % 2] : ones)));
+    if (first == 0)
+        EACH_ROW(n, EACH_GROUP(isum[r][g] = sum[r][g]));
+    else
+        EACH_ROW(n, EACH_GROUP(isum[r][g] = _mm256_add_epi32(isum[r][g], sum[r][g])));
+}
+
+/* isum[r][g] (int32): the integer dots, offsets folded in. c: scales. */
+INLINE void dot(enum dtype t, int n, const struct source *s, const struct codes *c,
+                const uint8_t *x, __m256i isum[][TILE_GROUPS])
+{
+    const enum dot_form form = dot_form_of(t);
+
+    if (form == DOT_SIGNED) {
+        UNROLL for (int i = 0; i < 8; i++)
+        {
+            __m256i w[TILE_GROUPS];
+            int q = vector_at(form, i);
+            EACH_GROUP(w[g] = code_vector(t, &s[g], q));
+            EACH_ROW(n, add_signed(w, broadcast4(x + 32 * r + 4 * q), i == 0, isum[r]));
+        }
+    } else if (form == DOT_U5) {
+        dot_part(t, n, s, c, x, 0, 4, isum);
+        dot_part(t, n, s, c, x, 4, 4, isum);
+    } else if (form == DOT_U6) {
+        dot_part(t, n, s, c, x, 0, 2, isum);
+        dot_part(t, n, s, c, x, 2, 2, isum);
+        dot_part(t, n, s, c, x, 4, 2, isum);
+        dot_part(t, n, s, c, x, 6, 2, isum);
+        EACH_ROW(n, __m256i halves = broadcast4(x + 36 * n + 4 * r);
+                 EACH_GROUP(isum[r][g] =
+                                _mm256_sub_epi32(isum[r][g], _mm256_madd_epi16(halves, c[g].off))));
+    } else {
+        dot_part(t, n, s, c, x, 0, 8, isum);
+    }
+}
+
+/* acc[g] of one row; d, aux: of the row. */
+INLINE void add_block(enum dtype t, const struct codes *c, const __m256i *isum, __m256 d,
+                      __m256 aux, __m256 *acc)
+{
+    EACH_GROUP(acc[g] =
+                   _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[g]), _mm256_mul_ps(c[g].d, d), acc[g]));
+    if (aux_form_of(dot_form_of(t)) == AUX_MIN)
+        EACH_GROUP(acc[g] = _mm256_fmadd_ps(c[g].m, aux, acc[g]));
+}
+
+INLINE void step(enum dtype t, int n, const struct source *s, const struct codes *c,
+                 const uint8_t *x, __m256 acc[][TILE_GROUPS])
+{
+    __m256i isum[TILE_ROWS][TILE_GROUPS];
+
+    dot(t, n, s, c, x, isum);
+    EACH_ROW(n, add_block(t, c, isum[r], broadcast_f32(x + 32 * n + 4 * r),
+                          broadcast_f32(x + 36 * n + 4 * r), acc[r]));
 }
 
 /* ---- tiles ---- */
 
-/* Lanes of columns that exist in a group whose first column is `column`. */
-INLINE __m256i column_mask(size_t n_cols, size_t column)
+INLINE void load_acc(int n, const struct rows *s, size_t r0, const struct columns *c,
+                     __m256 acc[][TILE_GROUPS])
 {
-    int n = n_cols - column < KERNEL_GROUP ? (int)(n_cols - column) : KERNEL_GROUP;
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    EACH_ROW(n, EACH_GROUP(acc[r][g] = _mm256_setzero_ps()));
+    if (s->block_begin != 0)
+        EACH_ROW(n, EACH_GROUP(acc[r][g] =
+                                   _mm256_maskload_ps(s->out[r0 + r] + c->first[g], c->mask[g])));
 }
 
-INLINE void tile(enum dtype t, int n_rows, const struct rows *s, size_t r0, const uint8_t *group,
-                 size_t column, __m256i mask)
+INLINE void store_acc(int n, const struct rows *s, size_t r0, const struct columns *c,
+                      __m256 acc[][TILE_GROUPS])
+{
+    EACH_ROW(n,
+             EACH_GROUP(_mm256_maskstore_ps(s->out[r0 + r] + c->first[g], c->mask[g], acc[r][g])));
+}
+
+INLINE void prefetch(const uint8_t *p, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
+}
+
+/* n rows from r0, codes straight from the packed groups. */
+INLINE void tile_direct(enum dtype t, int n, const struct rows *s, size_t r0,
+                        const struct columns *cols)
 {
     const struct pack_layout l = pack_layout_of(t);
     size_t n_blocks = s->block_end - s->block_begin;
-    const uint8_t *panel = pack_header(l, group, s->block_begin);
-    __m256 acc[TILE_ROWS];
+    const uint8_t *panel[TILE_GROUPS];
+    const uint8_t *x = s->act + r0 * n_blocks * ACT_BYTES;
+    __m256 acc[TILE_ROWS][TILE_GROUPS];
 
-    UNROLL for (int r = 0; r < n_rows; r++) acc[r] =
-        s->block_begin == 0 ? _mm256_setzero_ps()
-                            : _mm256_maskload_ps(s->out[r0 + (size_t)r] + column, mask);
-    for (size_t b = 0; b < n_blocks; panel += pack_panel_bytes(l)) {
-        size_t n = n_blocks - b < l.blocks ? n_blocks - b : l.blocks;
-        for (size_t i = 0; i < n; i++, b++) {
-            const uint8_t *body = panel + l.header + i * l.body;
-            struct codes c;
-            for (size_t p = 0; p < l.body; p += 64)
-                _mm_prefetch((const char *)body + PREFETCH_BYTES + p, _MM_HINT_T0);
-            load_codes(t, body, c.w);
-            load_scales(t, panel, i, &c);
-            UNROLL for (int r = 0; r < n_rows; r++)
-            {
-                size_t row = r0 + (size_t)r;
-                acc[r] =
-                    step(t, &c, s->q[row] + PACK_BLOCK * b, s->d[row][b], &s->aux[row][b], acc[r]);
-            }
+    load_acc(n, s, r0, cols, acc);
+    EACH_GROUP(panel[g] = pack_header(l, cols->group[g], s->block_begin));
+    for (size_t b = 0; b < n_blocks;) {
+        size_t end = n_blocks - b < l.blocks ? n_blocks : b + l.blocks;
+        size_t at = l.header;
+        for (size_t i = 0; b < end; i++, b++, at += l.body, x += n * ACT_BYTES) {
+            struct source source[TILE_GROUPS];
+            struct codes c[TILE_GROUPS];
+            EACH_GROUP(prefetch(panel[g] + at, l.body));
+            EACH_GROUP(source[g].ready = NULL);
+            EACH_GROUP(source[g].body = panel[g] + at);
+            EACH_GROUP(load_scales(t, panel[g], i, &c[g]));
+            step(t, n, source, c, x, acc);
+        }
+        EACH_GROUP(panel[g] += pack_panel_bytes(l));
+    }
+    store_acc(n, s, r0, cols, acc);
+}
+
+/* Codes of a pair of groups, some blocks long. */
+struct unpacked {
+    struct codes c[UNPACK_BLOCKS][TILE_GROUPS];
+};
+
+INLINE void unpack(enum dtype t, const struct columns *cols, size_t block, size_t n_blocks,
+                   struct unpacked *ret)
+{
+    const struct pack_layout l = pack_layout_of(t);
+
+    for (int g = 0; g < TILE_GROUPS; g++) {
+        const uint8_t *panel = pack_header(l, cols->group[g], block);
+        for (size_t b = 0; b < n_blocks; b++) {
+            struct codes *c = &ret->c[b][g];
+            const uint8_t *header = panel + b / l.blocks * pack_panel_bytes(l);
+            const uint8_t *body = header + l.header + b % l.blocks * l.body;
+            UNROLL for (int q = 0; q < 8; q++) c->w[q] = load_code(t, body, q);
+            load_scales(t, header, b % l.blocks, c);
         }
     }
-    UNROLL for (int r = 0; r < n_rows; r++)
-        _mm256_maskstore_ps(s->out[r0 + (size_t)r] + column, mask, acc[r]);
+}
+
+/* n rows from r0, a few blocks that have been unpacked; x: the first of them. */
+INLINE void tile_ready(enum dtype t, int n, const struct unpacked *u, size_t n_blocks,
+                       const uint8_t *x, __m256 *kept)
+{
+    __m256 acc[TILE_ROWS][TILE_GROUPS];
+
+    EACH_ROW(n, EACH_GROUP(acc[r][g] = kept[2 * r + g]));
+    for (size_t b = 0; b < n_blocks; b++, x += n * ACT_BYTES) {
+        const struct codes *c = u->c[b];
+        struct source source[TILE_GROUPS] = {{&c[0], NULL}, {&c[1], NULL}};
+        step(t, n, source, c, x, acc);
+    }
+    EACH_ROW(n, EACH_GROUP(kept[2 * r + g] = acc[r][g]));
+}
+
+INLINE void tiles_ready(enum dtype t, const struct rows *s, const struct unpacked *u, size_t block,
+                        size_t n_blocks, __m256 *kept)
+{
+    size_t chunk = s->block_end - s->block_begin;
+    size_t r = 0;
+
+    for (; r + 4 <= s->n_rows; r += 4)
+        tile_ready(t, 4, u, n_blocks, s->act + (r * chunk + 4 * block) * ACT_BYTES, kept + 2 * r);
+    const uint8_t *rest = s->act + r * chunk * ACT_BYTES;
+    if (s->n_rows - r == 3)
+        tile_ready(t, 3, u, n_blocks, rest + 3 * block * ACT_BYTES, kept + 2 * r);
+    else if (s->n_rows - r == 2)
+        tile_ready(t, 2, u, n_blocks, rest + 2 * block * ACT_BYTES, kept + 2 * r);
+    else if (s->n_rows - r == 1)
+        tile_ready(t, 1, u, n_blocks, rest + block * ACT_BYTES, kept + 2 * r);
+}
+
+/* One function per dot form: once unpacked, formats of one form are the same. */
+typedef void ready_fn(const struct rows *s, const struct unpacked *u, size_t block, size_t n_blocks,
+                      __m256 *kept);
+
+#define READY(name, dtype)                                                                 \
+    static void ready_##name(const struct rows *s, const struct unpacked *u, size_t block, \
+                             size_t n_blocks, __m256 *kept)                                \
+    {                                                                                      \
+        tiles_ready(dtype, s, u, block, n_blocks, kept);                                   \
+    }
+READY(offset, DTYPE_Q4_0)
+READY(u4, DTYPE_Q4_K)
+READY(u5, DTYPE_Q5_K)
+READY(u6, DTYPE_Q6_K)
+READY(signed, DTYPE_IQ4_NL)
+#undef READY
+
+INLINE ready_fn *ready_of(enum dot_form form)
+{
+    return form == DOT_OFFSET ? ready_offset
+           : form == DOT_U4   ? ready_u4
+           : form == DOT_U5   ? ready_u5
+           : form == DOT_U6   ? ready_u6
+                              : ready_signed;
+}
+
+INLINE void matmul_ready(enum dtype t, const struct rows *s, const struct columns *cols)
+{
+    __m256 kept[2 * ROWS_MAX];
+    struct unpacked u;
+    size_t n = s->block_end - s->block_begin;
+
+    for (size_t r = 0; r < s->n_rows; r++)
+        load_acc(1, s, r, cols, (__m256(*)[TILE_GROUPS])(kept + 2 * r));
+    for (size_t b = 0; b < n; b += UNPACK_BLOCKS) {
+        size_t n_blocks = n - b < UNPACK_BLOCKS ? n - b : UNPACK_BLOCKS;
+        unpack(t, cols, s->block_begin + b, n_blocks, &u);
+        ready_of(dot_form_of(t))(s, &u, b, n_blocks, kept);
+    }
+    for (size_t r = 0; r < s->n_rows; r++)
+        store_acc(1, s, r, cols, (__m256(*)[TILE_GROUPS])(kept + 2 * r));
+}
+
+/* ---- a whole job ---- */
+
+/* Group g and, where it exists, group g + 1; otherwise g stands in with no lanes. */
+INLINE void pick_columns(enum dtype t, const struct matmul_job *job, size_t g, struct columns *ret)
+{
+    size_t group_bytes = pack_group_bytes(t, job->k);
+
+    for (size_t i = 0; i < TILE_GROUPS; i++) {
+        size_t at = g + i < job->group_end ? g + i : g;
+        size_t column = at * KERNEL_GROUP;
+        int n = job->n_cols - column < KERNEL_GROUP ? (int)(job->n_cols - column) : KERNEL_GROUP;
+        if (at != g + i)
+            n = 0;
+        ret->group[i] = (const uint8_t *)job->packed + at * group_bytes;
+        ret->first[i] = column;
+        ret->mask[i] =
+            _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    }
+}
+
+INLINE void groups(enum dtype t, const struct matmul_job *job, const struct rows *s)
+{
+    struct columns cols;
+
+    for (size_t g = job->group_begin; g < job->group_end; g += TILE_GROUPS) {
+        pick_columns(t, job, g, &cols);
+        if (s->n_rows > DIRECT_ROWS)
+            matmul_ready(t, s, &cols);
+        else if (s->n_rows == 4)
+            tile_direct(t, 4, s, 0, &cols);
+        else if (s->n_rows == 3)
+            tile_direct(t, 3, s, 0, &cols);
+        else if (s->n_rows == 2)
+            tile_direct(t, 2, s, 0, &cols);
+        else
+            tile_direct(t, 1, s, 0, &cols);
+    }
 }
 
 INLINE void matmul(enum dtype t, const struct matmul_job *job)
 {
-    size_t group_bytes = pack_group_bytes(t, job->k);
     size_t n_blocks = job->k / PACK_BLOCK;
     struct rows s;
 
     for (size_t row = 0; row < job->n_rows; row += ROWS_MAX) {
-        for (size_t b0 = 0; b0 == 0 || b0 < n_blocks; b0 += CHUNK_BLOCKS) {
-            prepare(t, job, row, b0, &s);
-            for (size_t g = job->group_begin; g < job->group_end; g++) {
-                const uint8_t *group = (const uint8_t *)job->packed + g * group_bytes;
-                size_t column = g * KERNEL_GROUP;
-                __m256i mask = column_mask(job->n_cols, column);
-                size_t r = 0;
-                for (; r + 4 <= s.n_rows; r += 4)
-                    tile(t, 4, &s, r, group, column, mask);
-                if (s.n_rows - r == 3)
-                    tile(t, 3, &s, r, group, column, mask);
-                else if (s.n_rows - r == 2)
-                    tile(t, 2, &s, r, group, column, mask);
-                else if (s.n_rows - r == 1)
-                    tile(t, 1, &s, r, group, column, mask);
-            }
+        size_t n_rows = job->n_rows - row < ROWS_MAX ? job->n_rows - row : ROWS_MAX;
+        size_t chunk = ROWS_MAX / n_rows * CHUNK_BLOCKS;
+        for (size_t b0 = 0; b0 == 0 || b0 < n_blocks; b0 += chunk) {
+            prepare(t, job, row, b0, chunk, &s);
+            groups(t, job, &s);
         }
     }
 }

@@ -18,18 +18,21 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* How the integer dot of a format is taken. */
+/* How the integer dot of a format is taken: 4 k are 2 products per int16 lane, 32 k are 16. */
 enum dot_form {
-    DOT_U4,     /* codes 0..15: 8 products pairs fit one int16 sum (30,480) */
-    DOT_U5,     /* codes 0..31: 4 fit (31,496) */
-    DOT_U6,     /* Q6_K, codes 0..63: 2 fit (32,004); two halves with integer scales */
-    DOT_SIGNED, /* any int8, -128 included: |w| * (x with w's sign), 1 fits (32,512) */
+    DOT_OFFSET, /* codes 0..31, value = code - offset: all 16 products of a lane in int16, modulo
+                   2^16; with offset * (the lane's activations) subtracted the true sum is within
+                   16 * 127 * 16 = 32,512 */
+    DOT_U4,     /* codes 0..15: 16 products fit, 16 * 15 * 127 = 30,480 */
+    DOT_U5,     /* codes 0..31: 8 products fit, 31,496 */
+    DOT_U6,     /* Q6_K, codes 0..63: 4 products fit, 32,004; halves with integer scales */
+    DOT_SIGNED, /* any int8, -128 included: |w| * (x with w's sign); 2 products fit, 32,512 */
 };
 
 /* What is needed of the activation row beside codes and scales, one 32-bit word per block. */
 enum aux_form {
     AUX_NONE,
-    AUX_OFFSET, /* int32 offset * sum: the codes are stored that much too high */
+    AUX_LANES,  /* int16 offset * sum of k with k % 4 < 2, and of the others */
     AUX_MIN,    /* f32 scale * (float)sum */
     AUX_HALVES, /* int16 sums of k 0..15 and k 16..31 */
 };
@@ -38,13 +41,14 @@ INLINE enum dot_form dot_form_of(enum dtype t)
 {
     switch (t) {
     case DTYPE_Q4_0:
+    case DTYPE_Q5_0:
+    case DTYPE_MXFP4:
+        return DOT_OFFSET;
     case DTYPE_Q4_1:
     case DTYPE_Q4_K:
         return DOT_U4;
-    case DTYPE_Q5_0:
     case DTYPE_Q5_1:
     case DTYPE_Q5_K:
-    case DTYPE_MXFP4:
         return DOT_U5;
     case DTYPE_Q6_K:
         return DOT_U6;
@@ -53,26 +57,22 @@ INLINE enum dot_form dot_form_of(enum dtype t)
     }
 }
 
-INLINE enum aux_form aux_form_of(enum dtype t)
+INLINE enum aux_form aux_form_of(enum dot_form form)
 {
-    switch (t) {
-    case DTYPE_Q4_0:
-    case DTYPE_Q5_0:
-    case DTYPE_MXFP4:
-        return AUX_OFFSET;
-    case DTYPE_Q4_1:
-    case DTYPE_Q5_1:
-    case DTYPE_Q4_K:
-    case DTYPE_Q5_K:
+    switch (form) {
+    case DOT_OFFSET:
+        return AUX_LANES;
+    case DOT_U4:
+    case DOT_U5:
         return AUX_MIN;
-    case DTYPE_Q6_K:
+    case DOT_U6:
         return AUX_HALVES;
     default:
         return AUX_NONE;
     }
 }
 
-/* AUX_OFFSET: code = value + offset. */
+/* DOT_OFFSET: code = value + offset. */
 INLINE int code_offset(enum dtype t)
 {
     return t == DTYPE_Q4_0 ? 8 : t == DTYPE_Q5_0 ? 16 : 12;
@@ -115,47 +115,35 @@ INLINE __m256 load_half_e8m0(const uint8_t *p)
     return _mm256_castsi256_ps(bits);
 }
 
-/* The codes of one body. Signed for DOT_SIGNED, else unsigned with the format's offset left in. */
-INLINE void load_codes(enum dtype t, const uint8_t *body, __m256i w[8])
+/* Code vector q of a body. Signed for DOT_SIGNED, else unsigned with the format's offset left in.
+ */
+INLINE __m256i load_code(enum dtype t, const uint8_t *body, int q)
 {
     const __m256i low4 = _mm256_set1_epi8(15);
+    __m256i w = load256(body + 32 * (t == DTYPE_Q8_0 ? q : q % 4));
 
-    if (t == DTYPE_Q8_0) {
-        UNROLL for (int q = 0; q < 8; q++) w[q] = load256(body + 32 * q);
-        return;
-    }
-    UNROLL for (int q = 0; q < 4; q++)
-    {
-        __m256i v = load256(body + 32 * q);
-        w[q] = _mm256_and_si256(v, low4);
-        w[q + 4] = _mm256_and_si256(_mm256_srli_epi16(v, 4), low4);
-    }
+    if (t == DTYPE_Q8_0)
+        return w;
+    w = _mm256_and_si256(q < 4 ? w : _mm256_srli_epi16(w, 4), low4);
     if (t == DTYPE_Q5_0 || t == DTYPE_Q5_1 || t == DTYPE_Q5_K) {
-        const __m256i bit4 = _mm256_set1_epi8(16);
         __m256i h = load256(body + 128);
-        UNROLL for (int q = 0; q < 8; q++)
-        {
-            __m256i s = q < 4 ? _mm256_slli_epi16(h, 4 - q) : _mm256_srli_epi16(h, q - 4);
-            w[q] = _mm256_or_si256(w[q], _mm256_and_si256(s, bit4));
-        }
+        h = q < 4 ? _mm256_slli_epi16(h, 4 - q) : _mm256_srli_epi16(h, q - 4);
+        w = _mm256_or_si256(w, _mm256_and_si256(h, _mm256_set1_epi8(16)));
     }
     if (t == DTYPE_Q6_K) {
-        const __m256i top = _mm256_set1_epi8(48);
-        UNROLL for (int q = 0; q < 8; q++)
-        {
-            __m256i h = load256(body + 128 + q / 4 * 32);
-            int up = 4 - 2 * (q % 4);
-            __m256i s = up >= 0 ? _mm256_slli_epi16(h, up) : _mm256_srli_epi16(h, -up);
-            w[q] = _mm256_or_si256(w[q], _mm256_and_si256(s, top));
-        }
+        __m256i h = load256(body + 128 + q / 4 * 32);
+        int up = 4 - 2 * (q % 4);
+        h = up >= 0 ? _mm256_slli_epi16(h, up) : _mm256_srli_epi16(h, -up);
+        w = _mm256_or_si256(w, _mm256_and_si256(h, _mm256_set1_epi8(48)));
     }
     if (t == DTYPE_IQ4_NL || t == DTYPE_MXFP4) {
         __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(
             (const __m128i *)(const void *)(t == DTYPE_IQ4_NL ? PACK_IQ4_NL : PACK_MXFP4_X2)));
         if (t == DTYPE_MXFP4)
             table = _mm256_add_epi8(table, _mm256_set1_epi8(12));
-        UNROLL for (int q = 0; q < 8; q++) w[q] = _mm256_shuffle_epi8(table, w[q]);
+        w = _mm256_shuffle_epi8(table, w);
     }
+    return w;
 }
 
 /* Scales of block i of the panel. */
