@@ -117,29 +117,24 @@ static int32_t random_id(uint64_t seed, uint64_t i, size_t n_vocab)
     return (int32_t)((double)sampler_uniform(seed, 0, i) * (double)n_vocab);
 }
 
-/* Weights that one token's step reads: everything but the experts that were not chosen, and the
- * head. */
+/* What one token costs: bytes of weights in a decode step, multiplications and additions in a
+ * prompt. */
 static void count_work(const struct loaded *l, struct result *r)
 {
     const struct model_config *c = model_config(l->model);
-    const struct model_plan *plan = model_plan(l->model);
-    double expert = 3.0 * (double)c->hidden * (double)c->expert_width, macs = 0, all = 0,
-           bytes_per_weight;
+    double expert = 3.0 * (double)c->hidden * (double)c->expert_width, macs = 0;
 
     for (size_t layer = 0; layer < c->n_layers; layer++) {
-        double attn =
+        macs +=
             (double)c->hidden * (double)c->head_dim * (double)(2 * c->n_heads + 2 * c->n_kv_heads);
-        double rest = attn + (c->layer_has_experts[layer]
-                                  ? (double)(c->router.n_experts * c->hidden) +
-                                        3.0 * (double)c->hidden * (double)c->shared_width
-                                  : 3.0 * (double)c->hidden * (double)c->dense_width);
-        macs += rest + (c->layer_has_experts[layer] ? expert * (double)c->router.top_k : 0);
-        all += rest + (c->layer_has_experts[layer] ? expert * (double)c->router.n_experts : 0);
+        if (c->layer_has_experts[layer])
+            macs += (double)(c->router.n_experts * c->hidden) + expert * (double)c->router.top_k +
+                    3.0 * (double)c->hidden * (double)c->shared_width;
+        else
+            macs += 3.0 * (double)c->hidden * (double)c->dense_width;
     }
-    double head = (double)c->n_vocab * (double)c->hidden;
-    bytes_per_weight = (double)plan->weights_file / (all + head);
     r->gops_per_token = 2e-9 * macs;
-    r->bytes_per_token = (macs + head) * bytes_per_weight;
+    r->bytes_per_token = (double)model_plan(l->model)->active_per_token;
 }
 
 static enum ferry_status keep_nothing(void *arg, size_t feed_index, size_t position,

@@ -20,6 +20,14 @@ enum qk_norm {
     QK_NORM_WHOLE, /* RMS norm of the whole projection, before the split into heads (OLMoE) */
 };
 
+/* Which layers a sliding window of config.json applies to, when layer_types does not say. */
+enum window_rule {
+    WINDOW_NEVER,     /* sliding_window is not read (OLMoE, Granite) */
+    WINDOW_ALL,       /* every layer (Mixtral) */
+    WINDOW_SWITCHED,  /* every layer, if use_sliding_window (Qwen3) */
+    WINDOW_ALTERNATE, /* even layers below max_window_layers, if use_sliding_window (Qwen2) */
+};
+
 /* An architecture as data. Everything that a checkpoint's metadata does not say stands here. */
 struct model_arch {
     const char *name;      /* model_type of config.json */
@@ -35,8 +43,10 @@ struct model_arch {
     enum router_post post;
     bool renormalise;          /* fixed, unless renormalise_key */
     bool renormalise_from_key; /* norm_topk_prob of config.json decides (GGUF: `renormalise`) */
-    const char *experts_key;   /* config.json: number of experts */
-    const char *width_key;     /* config.json: width of one expert */
+    enum window_rule windows;
+    double norm_eps, rope_theta; /* when the file does not say */
+    const char *experts_key;     /* config.json: number of experts */
+    const char *width_key;       /* config.json: width of one expert */
 };
 
 /* The architecture of a config.json model_type or a GGUF general.architecture; NULL when Ferry does

@@ -76,16 +76,28 @@ static void refuse(struct reader *r, const char *key, double neutral)
 static void read_rope(struct reader *r, struct model_config *c)
 {
     char text[160];
-    struct gguf_string type;
+    struct gguf_string type = {0};
+    bool bad = false;
 
     c->rope_theta = get_number(r, "rope.freq_base", 10000.0);
     c->n_rope_pairs = get_size(r, "rope.dimension_count", c->head_dim) / 2;
     c->rope_interleaved = c->arch->gguf_interleaved;
-    if (gguf_get_string(r->meta, full_key(r, "rope.scaling.type", text), &type, NULL) &&
-        !(type.size == 4 && memcmp(type.data, "none", 4) == 0) && r->status == FERRY_OK)
+    bool given =
+        gguf_get_string(r->meta, full_key(r, "rope.scaling.type", text), &type, &bad) && !bad;
+    bool none = given && type.size == 4 && memcmp(type.data, "none", 4) == 0;
+    if (bad)
+        fail_type(r, text);
+    if (given && !none && r->status == FERRY_OK)
         r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
                                "gguf: rope scaling '%.*s' is not supported yet",
                                (int)(type.size < 40 ? type.size : 40), type.data);
+    if (none)
+        return;
+    /* Without a type a factor means linear scaling; 0 is what writers put for "none". */
+    if (get_number(r, "rope.scaling.factor", 1) != 0)
+        refuse(r, "rope.scaling.factor", 1);
+    if (get_number(r, "rope.scale_linear", 1) != 0)
+        refuse(r, "rope.scale_linear", 1);
 }
 
 /* Vocabulary size: the embedding table knows; the tokenizer's list may be shorter. */
@@ -113,12 +125,15 @@ static void read_shape(struct reader *r, struct model_config *c,
         r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
                                "gguf: keys and values of different length are not supported");
     c->dense_width = get_size(r, "feed_forward_length", 0);
-    c->expert_width = get_size(r, "expert_feed_forward_length", c->dense_width);
+    /* Old Qwen files say only the width of all active experts together. */
+    size_t top_k = get_size(r, "expert_used_count", 1);
+    size_t width = arch->dense_layers && top_k > 0 ? c->dense_width / top_k : c->dense_width;
+    c->expert_width = get_size(r, "expert_feed_forward_length", width);
     c->shared_width =
         arch->shared_expert ? get_size(r, "expert_shared_feed_forward_length", c->dense_width) : 0;
     if (!arch->dense_layers)
         c->dense_width = 0;
-    c->norm_eps = (float)get_number(r, "attention.layer_norm_rms_epsilon", 1e-6);
+    c->norm_eps = (float)get_number(r, "attention.layer_norm_rms_epsilon", arch->norm_eps);
     c->qkv_clamp = (float)get_number(r, "attention.clamp_kqv", 0);
     c->attn_bias = checkpoint_find(checkpoint, "blk.0.attn_q.bias") != NULL;
     c->tied = checkpoint_find(checkpoint, "output.weight") == NULL;
@@ -152,6 +167,11 @@ static void read_router(struct reader *r, struct model_config *c)
     c->router.scale = (float)get_number(r, "expert_weights_scale", 1);
     if (c->router.scale == 0) /* what converters write for "none" */
         c->router.scale = 1;
+    /* Softmax over the selected is another function than softmax over all, unless renormalised. */
+    if (gating == 3 && !c->router.renormalise) {
+        c->router.score = ROUTER_SCORE_NONE;
+        c->router.post = ROUTER_POST_SOFTMAX;
+    }
     /* Granite files exist with 1: top-k of a softmax over all, renormalised, is the same function.
      */
     if (gating != 1 && gating != 3 && gating != 0 && r->status == FERRY_OK)

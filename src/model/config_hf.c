@@ -65,36 +65,65 @@ static bool get_bool(struct reader *r, const char *key, bool fallback)
     return value;
 }
 
+static void unsupported(struct reader *r, const char *key, const char *value, const char *hint)
+{
+    if (r->status == FERRY_OK)
+        r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
+                               "config.json: '%s' = %s is not supported%s", key, value, hint);
+}
+
+/* A member that is an object; NULL when it is absent or null. */
+static const json_t *get_object(struct reader *r, const char *key)
+{
+    const json_t *value = json_object_get(r->json, key);
+
+    if (value == NULL || json_is_null(value))
+        return NULL;
+    if (!json_is_object(value)) {
+        fail_type(r, key, "an object");
+        return NULL;
+    }
+    return value;
+}
+
+static const char *get_string(struct reader *r, const char *key)
+{
+    const char *value = NULL;
+    bool bad = false;
+
+    if (!json_get_string(r->json, key, &value, &bad) && bad)
+        fail_type(r, key, "a string");
+    return value;
+}
+
+static void check_partial(struct reader *r)
+{
+    double partial = get_number(r, "partial_rotary_factor", 1);
+    char text[40];
+
+    (void)snprintf(text, sizeof text, "%g", partial);
+    if (partial != 1)
+        unsupported(r, "partial_rotary_factor", text, "");
+}
+
 /* Rotary settings stand in rope_theta and rope_scaling, or (newer files) in rope_parameters. */
 static void read_rope(struct reader *r, struct model_config *c)
 {
-    const json_t *parameters = json_object_get(r->json, "rope_parameters");
-    const json_t *scaling = json_object_get(r->json, "rope_scaling");
-    const char *type = NULL;
+    static const char *const KEYS[] = {"rope_scaling", "rope_parameters"};
 
-    c->rope_theta = get_number(r, "rope_theta", 10000.0);
-    if (json_is_object(parameters)) {
-        struct reader inner = {parameters, r->err, r->status};
+    c->rope_theta = get_number(r, "rope_theta", c->arch->rope_theta);
+    check_partial(r);
+    for (int i = 0; i < 2; i++) {
+        struct reader inner = {get_object(r, KEYS[i]), r->err, r->status};
         c->rope_theta = get_number(&inner, "rope_theta", c->rope_theta);
-        r->status = inner.status;
-        scaling = parameters;
-    }
-    if (json_is_object(scaling)) {
-        type = json_string_value(json_object_get(scaling, "rope_type"));
+        check_partial(&inner);
+        const char *type = get_string(&inner, "rope_type");
         if (type == NULL)
-            type = json_string_value(json_object_get(scaling, "type"));
-        double partial = 1;
-        if (json_get_f64(scaling, "partial_rotary_factor", &partial, NULL) && partial != 1 &&
-            r->status == FERRY_OK)
-            r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
-                                   "config.json: partial_rotary_factor %g is not supported for %s",
-                                   partial, c->arch->name);
+            type = get_string(&inner, "type");
+        if (type != NULL && strcmp(type, "default") != 0)
+            unsupported(&inner, "rope_type", type, "; remove it to run at the trained length");
+        r->status = inner.status;
     }
-    if (type != NULL && strcmp(type, "default") != 0 && r->status == FERRY_OK)
-        r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
-                               "config.json: rope scaling '%s' is not supported yet; remove it to "
-                               "run at the trained length",
-                               type);
 }
 
 /* Which layers are dense: mlp_only_layers, and every layer that decoder_sparse_step skips. */
@@ -124,20 +153,39 @@ static void read_sparse_layers(struct reader *r, struct model_config *c)
         fail_type(r, "mlp_only_layers", "a list");
 }
 
-/* Sliding windows: Mixtral has one for all layers, Qwen switches it on for the layers from
- * max_window_layers. */
+/* What layer_types says of one layer: full or sliding attention, or neither is known to Ferry. */
+static bool read_layer_type(struct reader *r, const json_t *types, size_t layer)
+{
+    const char *type = json_string_value(json_array_get(types, layer));
+
+    if (type == NULL) {
+        fail_type(r, "layer_types", "a list of one name per layer");
+        return false;
+    }
+    if (strcmp(type, "sliding_attention") != 0 && strcmp(type, "full_attention") != 0)
+        unsupported(r, "layer_types", type, "");
+    return strcmp(type, "sliding_attention") == 0;
+}
+
+/* Sliding windows by the architecture's rule. */
 static void read_windows(struct reader *r, struct model_config *c)
 {
-    size_t window = get_size(r, "sliding_window", 0);
-    bool on = c->arch->dense_layers ? get_bool(r, "use_sliding_window", false) : true;
-    size_t from = c->arch->dense_layers ? get_size(r, "max_window_layers", 0) : 0;
+    enum window_rule rule = c->arch->windows;
+    bool switched = rule == WINDOW_SWITCHED || rule == WINDOW_ALTERNATE;
     const json_t *types = json_object_get(r->json, "layer_types");
+    const json_t *none = json_object_get(r->json, "sliding_window");
 
-    if (r->status != FERRY_OK || !on || window == 0)
+    if (rule == WINDOW_NEVER || (switched && !get_bool(r, "use_sliding_window", false)))
         return;
+    size_t window = get_size(r, "sliding_window", switched && none == NULL ? 4096 : 0);
+    size_t below = rule == WINDOW_ALTERNATE ? get_size(r, "max_window_layers", 28) : c->n_layers;
+    if (r->status != FERRY_OK || window == 0)
+        return;
+    bool typed = types != NULL && !json_is_null(types);
     for (size_t l = 0; l < c->n_layers; l++) {
-        const char *type = json_string_value(json_array_get(types, l));
-        bool sliding = type != NULL ? strcmp(type, "sliding_attention") == 0 : l >= from;
+        bool sliding = l < below && (rule != WINDOW_ALTERNATE || l % 2 == 0);
+        if (typed)
+            sliding = read_layer_type(r, types, l);
         c->layer_window[l] = sliding ? window : 0;
     }
 }
@@ -170,7 +218,7 @@ static void read_shape(struct reader *r, struct model_config *c)
     c->shared_width =
         arch->shared_expert ? get_size(r, "shared_expert_intermediate_size", SIZE_MAX) : 0;
     c->dense_width = arch->dense_layers ? get_size(r, "intermediate_size", 0) : 0;
-    c->norm_eps = (float)get_number(r, "rms_norm_eps", 1e-6);
+    c->norm_eps = (float)get_number(r, "rms_norm_eps", arch->norm_eps);
     c->tied = get_bool(r, "tie_word_embeddings", false);
     c->attn_bias =
         arch->qkv_bias ? get_bool(r, "qkv_bias", true) : get_bool(r, "attention_bias", false);
@@ -184,19 +232,15 @@ static void read_shape(struct reader *r, struct model_config *c)
     c->logit_divisor = (float)get_number(r, "logits_scaling", 1);
 }
 
-static void check_settings(struct reader *r, const struct model_config *c)
+static void check_settings(struct reader *r)
 {
-    const char *act = NULL;
+    const char *act = get_string(r, "hidden_act");
 
-    if (json_get_string(r->json, "hidden_act", &act, NULL) && strcmp(act, "silu") != 0 &&
-        strcmp(act, "swish") != 0 && r->status == FERRY_OK)
-        r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
-                               "config.json: activation '%s' is not supported; silu is", act);
-    if (json_is_object(json_object_get(r->json, "quantization_config")) && r->status == FERRY_OK)
-        r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
-                               "config.json: quantised safetensors (quantization_config) are not "
-                               "supported; use a GGUF file");
-    (void)c;
+    if (act != NULL && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
+        unsupported(r, "hidden_act", act, "; silu is");
+    if (get_object(r, "quantization_config") != NULL)
+        unsupported(r, "quantization_config", "an object",
+                    " (quantised safetensors); use a GGUF file");
 }
 
 enum ferry_status config_read_hf(struct model_config *config, const struct checkpoint *checkpoint,
@@ -216,7 +260,7 @@ enum ferry_status config_read_hf(struct model_config *config, const struct check
     read_shape(&r, config);
     read_router(&r, config);
     read_rope(&r, config);
-    check_settings(&r, config);
+    check_settings(&r);
     if (r.status != FERRY_OK)
         return r.status;
     enum ferry_status st = config_alloc_layers(config, arena, err);

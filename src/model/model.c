@@ -108,6 +108,9 @@ static void make_plan(struct model *model)
         .step = carve_step(model, NULL) + device_reserve_bytes(model->device, &limits) +
                 exchange_bytes(model->options.step_tokens, c->router.top_k, c->router.n_experts,
                                c->hidden),
+        .active_per_token =
+            model->weights.matrix_bytes - expert_store_file_bytes(model->store) +
+            expert_store_file_bytes(model->store) / c->router.n_experts * c->router.top_k,
         .kv_per_token = model_config_kv_bytes_per_token(c, model->options.kv_dtype),
     };
 }

@@ -33,6 +33,8 @@ struct model_plan {
     size_t embed_mapped;   /* embedding table, read by row from the file mapping */
     size_t step;           /* activations and scratch of one step */
     size_t kv_per_token;
+    size_t active_per_token; /* file bytes of the matrices that one token's step reads: the chosen
+                                experts and all the rest */
 };
 
 /* Binds the checkpoint (every tensor taken or refused), then reserves memory and packs. The

@@ -171,12 +171,32 @@ static enum ferry_status bind_own(struct binder *b, enum weight_role role, size_
     return set_weight(b, w, t, 0, n_cols, k);
 }
 
+/* Grouped products walk all experts of a layer with one activation format per matrix. */
+static enum ferry_status same_format(struct binder *b, const struct expert_source *first,
+                                     const struct expert_source *source, size_t expert)
+{
+    const struct weight *a[3] = {&first->gate, &first->up, &first->down};
+    const struct weight *w[3] = {&source->gate, &source->up, &source->down};
+    static const char *const NAMES[3] = {"gate", "up", "down"};
+
+    for (int i = 0; i < 3; i++) {
+        if (act_format_for(a[i]->dtype) != act_format_for(w[i]->dtype))
+            return FERRY_FAIL(b->err, FERRY_ERR_UNSUPPORTED,
+                              "layer %zu: the %s matrix of expert %zu is %s, that of expert 0 is "
+                              "%s; quantised and plain experts in one layer are not supported",
+                              b->layer, NAMES[i], expert, dtype_name(w[i]->dtype),
+                              dtype_name(a[i]->dtype));
+    }
+    return FERRY_OK;
+}
+
 /* All experts of one layer, in whichever of the three forms the checkpoint has them. */
 static enum ferry_status bind_experts(struct binder *b, struct expert_store *store)
 {
     const struct model_config *c = b->config;
     size_t width = c->expert_width, hidden = c->hidden;
     const struct checkpoint_tensor *fused = NULL, *gate = NULL, *up = NULL, *down = NULL;
+    struct expert_source first = {0};
     enum ferry_status st;
 
     st = take(b, ROLE_STACKED_GATE_UP, 0, true, &fused);
@@ -202,6 +222,10 @@ static enum ferry_status bind_experts(struct binder *b, struct expert_store *sto
         if (st == FERRY_OK)
             st = down != NULL ? bind_stacked(b, down, hidden, 0, hidden, width, e, &source.down)
                               : bind_own(b, ROLE_EXPERT_DOWN, e, hidden, width, &source.down);
+        if (st == FERRY_OK && e == 0)
+            first = source;
+        if (st == FERRY_OK)
+            st = same_format(b, &first, &source, e);
         if (st == FERRY_OK)
             expert_store_set(store, b->layer, e, &source);
     }
