@@ -5,9 +5,12 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "text/utf8.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +26,8 @@ struct run_options {
     size_t top_k;
     size_t seed;
     bool seed_given, ignore_eos, special;
+    const char *stops[TEXT_STOPS_MAX];
+    size_t n_stops;
 };
 
 enum {
@@ -37,6 +42,7 @@ enum {
     KEY_SEED,
     KEY_IGNORE_EOS,
     KEY_SPECIAL,
+    KEY_STOP,
 };
 
 static const struct argp_option OPTIONS[] = {
@@ -56,6 +62,7 @@ static const struct argp_option OPTIONS[] = {
      2},
     {"seed", KEY_SEED, "N", 0,
      "Seed; the same seed gives the same answer (default: drawn and printed)", 2},
+    {"stop", KEY_STOP, "TEXT", 0, "End the answer before this text; may be given several times", 2},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after an end-of-text token", 2},
     {"special", KEY_SPECIAL, NULL, 0, "Recognise control tokens in the prompt", 2},
     {0},
@@ -94,7 +101,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         o->ids_file = arg;
         return 0;
     case 'n':
-        parse_count(state, arg, 1, &o->n_tokens);
+        if (!parse_size(arg, 1, LIMIT_CONTEXT, &o->n_tokens))
+            argp_failure(state, EXIT_USAGE, 0, "'%s' is not a whole number in 1..%d", arg,
+                         LIMIT_CONTEXT);
         return 0;
     case KEY_GREEDY:
         o->temperature = 0;
@@ -121,6 +130,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SPECIAL:
         o->special = true;
         return 0;
+    case KEY_STOP:
+        if (o->n_stops == TEXT_STOPS_MAX)
+            argp_failure(state, EXIT_USAGE, 0, "more than %d stop texts", TEXT_STOPS_MAX);
+        o->stops[o->n_stops++] = arg;
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -143,6 +157,9 @@ struct answer {
     struct token_ids ids; /* prompt and answer */
     size_t n_prompt;
     int32_t next;
+    struct text_stream text; /* whole characters, stop texts */
+    char *shown;             /* what the stream gave out, for --json */
+    size_t shown_size, shown_capacity;
     bool stream; /* print pieces as they come */
     const char *finish;
     double prompt_seconds, token_seconds;
@@ -159,14 +176,44 @@ static enum ferry_status take_token(void *arg, size_t feed_index, size_t positio
     return FERRY_OK;
 }
 
-static bool print_piece(const struct answer *a, int32_t id)
+/* Keeps text for the JSON answer: the same bytes that a terminal would have got. */
+static enum ferry_status keep_text(struct answer *a, const char *text, size_t size,
+                                   struct ferry_error *err)
 {
-    size_t size = 0;
-    const char *piece = tokenizer_piece(a->loaded->tokenizer, id, true, &size);
+    if (size > a->shown_capacity - a->shown_size) {
+        size_t capacity = 2 * (a->shown_size + size) + 1024;
+        char *grown = mem_resize(a->shown, a->shown_size, capacity);
+        if (grown == NULL)
+            return FERRY_FAIL(err, FERRY_ERR_NOMEM, "answer: no memory for its text");
+        a->shown = grown;
+        a->shown_capacity = capacity;
+    }
+    memcpy(a->shown + a->shown_size, text, size);
+    a->shown_size += size;
+    return FERRY_OK;
+}
 
-    if (fwrite(piece, 1, size, stdout) != size || fflush(stdout) != 0)
-        return false;
-    return true;
+/* Passes one token's bytes through the text stream and shows what may be shown; id -1 is the end.
+ */
+static enum ferry_status print_piece(struct answer *a, int32_t id, struct ferry_error *err)
+{
+    const char *piece = NULL, *text = NULL;
+    size_t piece_size = 0, size = 0;
+
+    if (a->loaded->tokenizer == NULL)
+        return FERRY_OK;
+    if (id >= 0)
+        piece = tokenizer_piece(a->loaded->tokenizer, id, true, &piece_size);
+    enum ferry_status st = id >= 0
+                               ? text_stream_push(&a->text, piece, piece_size, &text, &size, err)
+                               : text_stream_finish(&a->text, &text, &size, err);
+    if (st != FERRY_OK || size == 0)
+        return st;
+    if (!a->stream)
+        return keep_text(a, text, size, err);
+    if (fwrite(text, 1, size, stdout) != size || fflush(stdout) != 0)
+        return FERRY_FAIL(err, FERRY_ERR_IO, "cannot write the answer: %s", strerror(errno));
+    return FERRY_OK;
 }
 
 static enum ferry_status append(struct token_ids *ids, int32_t id, struct ferry_error *err)
@@ -205,8 +252,12 @@ static enum ferry_status decode_loop(struct answer *a, struct sequence *sequence
         if (n == n_max)
             break;
         st = append(&a->ids, a->next, err);
-        if (st == FERRY_OK && a->stream && !print_piece(a, a->next))
-            st = FERRY_FAIL(err, FERRY_ERR_IO, "cannot write the answer");
+        if (st == FERRY_OK)
+            st = print_piece(a, a->next, err);
+        if (st == FERRY_OK && text_stream_stopped(&a->text)) {
+            a->finish = "stop";
+            break;
+        }
         if (interrupted) {
             a->finish = "interrupted";
             break;
@@ -248,6 +299,8 @@ static enum ferry_status generate(struct answer *a, struct ferry_error *err)
     if (st == FERRY_OK) {
         start = clock_now_ns();
         st = decode_loop(a, sequence, n_max, err);
+        if (st == FERRY_OK)
+            st = print_piece(a, -1, err);
         a->token_seconds = (double)(clock_now_ns() - start) * 1e-9;
     }
     sequence_close(a->loaded->engine, sequence);
@@ -285,18 +338,13 @@ static void print_closing_line(const struct answer *a, uint64_t seed)
                     (unsigned long long)model_counters(a->loaded->model)->kv_overflows);
 }
 
-static int print_answer_json(const struct answer *a, uint64_t seed, struct ferry_error *err)
+static int print_answer_json(const struct answer *a, uint64_t seed)
 {
-    size_t n = a->ids.count - a->n_prompt, size = 0;
-    char *text = NULL;
+    size_t n = a->ids.count - a->n_prompt;
     json_t *ids = json_array();
 
     for (size_t i = a->n_prompt; i < a->ids.count; i++)
         (void)json_array_append_new(ids, json_integer(a->ids.ids[i]));
-    if (a->loaded->tokenizer != NULL &&
-        tokenizer_decode(a->loaded->tokenizer, a->ids.ids + a->n_prompt, n, true, &text, &size,
-                         err) != FERRY_OK)
-        LOG_WARNING("%s", err->msg);
     json_t *json =
         json_pack("{s:o, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:s}", "ids", ids, "finish_reason",
                   a->finish, "prompt_tokens", (json_int_t)a->n_prompt, "completion_tokens",
@@ -304,9 +352,9 @@ static int print_answer_json(const struct answer *a, uint64_t seed, struct ferry
                   "completion_tps", per_second(n > 0 ? n - 1 : 0, a->token_seconds), "ttft_ms",
                   a->prompt_seconds * 1e3, "experts_per_step", experts_used(a), "seed",
                   (json_int_t)seed, "numerics", model_numerics(a->loaded->model));
-    if (json != NULL && text != NULL)
-        (void)json_object_set_new(json, "text", json_stringn(text, size));
-    mem_free(text);
+    if (json != NULL && a->loaded->tokenizer != NULL)
+        (void)json_object_set_new(json, "text",
+                                  json_stringn(a->shown_size > 0 ? a->shown : "", a->shown_size));
     return print_json(json);
 }
 
@@ -334,6 +382,8 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
     st = sampler_create(&a.sampler, &sampling, model_config(l->model)->n_vocab,
                         l->tokenizer != NULL ? tokenizer_n_vocab(l->tokenizer) : 0,
                         device_kernels(l->device), err);
+    if (st == FERRY_OK)
+        st = text_stream_init(&a.text, o->stops, o->n_stops, err);
     if (st == FERRY_OK && text != NULL)
         st = tokenizer_encode(l->tokenizer, text, size, true, o->special, &a.ids, err);
     else if (st == FERRY_OK && o->ids != NULL)
@@ -346,7 +396,7 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
     if (st == FERRY_OK)
         st = generate(&a, err);
     if (st == FERRY_OK && o->shared.json)
-        *ret_code = print_answer_json(&a, seed, err);
+        *ret_code = print_answer_json(&a, seed);
     else if (st == FERRY_OK) {
         for (size_t i = a.n_prompt; l->tokenizer == NULL && i < a.ids.count; i++)
             (void)printf(i > a.n_prompt ? " %d" : "%d", a.ids.ids[i]);
@@ -354,6 +404,8 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
         (void)fflush(stdout);
         print_closing_line(&a, seed);
     }
+    text_stream_fini(&a.text);
+    mem_free(a.shown);
     sampler_destroy(a.sampler);
     token_ids_fini(&a.ids);
     mem_free(file);
