@@ -17,7 +17,6 @@ enum {
     ROWS_MAX = 64,      /* rows that are prepared at a time */
     CHUNK_BLOCKS = 32,  /* blocks of k that fit for so many rows; more for fewer. Whole panels */
     UNPACK_BLOCKS = 16, /* blocks of k that are unpacked at a time. Whole panels */
-    DIRECT_ROWS = 4,    /* up to so many rows codes are not unpacked to memory */
     ACT_BYTES = 40,     /* of one row and block: 32 codes, scale, aux */
     PREFETCH_BYTES = 2048,
 };
@@ -56,6 +55,7 @@ struct rows {
 /* Two column groups of the matrix. */
 struct columns {
     const uint8_t *group[TILE_GROUPS];
+    size_t group_bytes;
     size_t first[TILE_GROUPS]; /* column */
     __m256i mask[TILE_GROUPS]; /* lanes of columns that exist; none: the group is a stand-in */
 };
@@ -191,27 +191,54 @@ INLINE void add_signed(const __m256i *w, __m256i v, bool first, __m256i *sum)
     EACH_GROUP(KEEP(sum[g]));
 }
 
+/* Q6_K: two vectors of one half (w: of both groups, first and second), times the half's scale. */
+INLINE void add_scaled(const struct codes *c, int half, __m256i w[][TILE_GROUPS], const uint8_t *x,
+                       int q, __m256i *sum)
+{
+    __m256i v[2] = {broadcast4(x + 4 * q), broadcast4(x + 4 * q + 4)};
+    __m256i p[TILE_GROUPS];
+
+    EACH_GROUP(p[g] = _mm256_add_epi16(_mm256_maddubs_epi16(w[0][g], v[0]),
+                                       _mm256_maddubs_epi16(w[1][g], v[1])));
+    EACH_GROUP(p[g] = _mm256_madd_epi16(p[g], c[g].sc[half]));
+    EACH_GROUP(sum[g] = q == 0 ? p[g] : _mm256_add_epi32(sum[g], p[g]));
+    EACH_GROUP(KEEP(sum[g]));
+}
+
+INLINE void dot_scaled(enum dtype t, int n, const struct source *s, const struct codes *c,
+                       const uint8_t *x, __m256i isum[][TILE_GROUPS])
+{
+    UNROLL for (int i = 0; i < 8; i += 2)
+    {
+        __m256i w[2][TILE_GROUPS];
+        int q = vector_at(DOT_U6, i);
+        EACH_GROUP(w[0][g] = code_vector(t, &s[g], q));
+        EACH_GROUP(w[1][g] = code_vector(t, &s[g], q + 1));
+        EACH_ROW(n, add_scaled(c, q / 4, w, x + 32 * r, q, isum[r]));
+    }
+    EACH_ROW(n, __m256i halves = broadcast4(x + 36 * n + 4 * r); EACH_GROUP(
+                 isum[r][g] = _mm256_sub_epi32(isum[r][g], _mm256_madd_epi16(halves, c[g].off))));
+}
+
 /* isum[r][g] = or += the dots over the code vectors taken as number first .. first + n_q - 1,
  * widened to int32. */
-INLINE void dot_part(enum dtype t, int n, const struct source *s, const struct codes *c,
-                     const uint8_t *x, int first, int n_q, __m256i isum[][TILE_GROUPS])
+INLINE void dot_part(enum dtype t, int n, const struct source *s, const uint8_t *x, int first,
+                     int n_q, __m256i isum[][TILE_GROUPS])
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    const enum dot_form form = dot_form_of(t);
     __m256i sum[TILE_ROWS][TILE_GROUPS];
 
     UNROLL for (int i = first; i < first + n_q; i++)
     {
         __m256i w[TILE_GROUPS];
-        int q = vector_at(form, i);
+        int q = vector_at(dot_form_of(t), i);
         EACH_GROUP(w[g] = code_vector(t, &s[g], q));
         EACH_ROW(n, add16(w, broadcast4(x + 32 * r + 4 * q), i == first, sum[r]));
     }
-    if (form == DOT_OFFSET)
+    if (dot_form_of(t) == DOT_OFFSET)
         EACH_ROW(n, __m256i lanes = broadcast4(x + 36 * n + 4 * r);
                  EACH_GROUP(sum[r][g] = _mm256_sub_epi16(sum[r][g], lanes)));
-    EACH_ROW(n, EACH_GROUP(sum[r][g] = _mm256_madd_epi16(
-                               sum[r][g], form == DOT_U6 ? c[g].sc[first / 2 % 2] : ones)));
+    EACH_ROW(n, EACH_GROUP(sum[r][g] = _mm256_madd_epi16(sum[r][g], ones)));
     if (first == 0)
         EACH_ROW(n, EACH_GROUP(isum[r][g] = sum[r][g]));
     else
@@ -232,19 +259,13 @@ INLINE void dot(enum dtype t, int n, const struct source *s, const struct codes 
             EACH_GROUP(w[g] = code_vector(t, &s[g], q));
             EACH_ROW(n, add_signed(w, broadcast4(x + 32 * r + 4 * q), i == 0, isum[r]));
         }
-    } else if (form == DOT_U5) {
-        dot_part(t, n, s, c, x, 0, 4, isum);
-        dot_part(t, n, s, c, x, 4, 4, isum);
     } else if (form == DOT_U6) {
-        dot_part(t, n, s, c, x, 0, 2, isum);
-        dot_part(t, n, s, c, x, 2, 2, isum);
-        dot_part(t, n, s, c, x, 4, 2, isum);
-        dot_part(t, n, s, c, x, 6, 2, isum);
-        EACH_ROW(n, __m256i halves = broadcast4(x + 36 * n + 4 * r);
-                 EACH_GROUP(isum[r][g] =
-                                _mm256_sub_epi32(isum[r][g], _mm256_madd_epi16(halves, c[g].off))));
+        dot_scaled(t, n, s, c, x, isum);
+    } else if (form == DOT_U5) {
+        dot_part(t, n, s, x, 0, 4, isum);
+        dot_part(t, n, s, x, 4, 4, isum);
     } else {
-        dot_part(t, n, s, c, x, 0, 8, isum);
+        dot_part(t, n, s, x, 0, 8, isum);
     }
 }
 
@@ -286,10 +307,18 @@ INLINE void store_acc(int n, const struct rows *s, size_t r0, const struct colum
              EACH_GROUP(_mm256_maskstore_ps(s->out[r0 + r] + c->first[g], c->mask[g], acc[r][g])));
 }
 
+/* Where the bytes lie that are needed `distance` bytes after p: past the end of its group comes the
+ * next group but one, because groups are walked in pairs. */
+INLINE const uint8_t *ahead_of(const struct columns *c, size_t g, const uint8_t *p, size_t distance)
+{
+    const uint8_t *ahead = p + distance;
+    return ahead < c->group[g] + c->group_bytes ? ahead : ahead + c->group_bytes;
+}
+
 INLINE void prefetch(const uint8_t *p, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i += 64)
-        _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
 }
 
 /* n rows from r0, codes straight from the packed groups. */
@@ -307,10 +336,12 @@ INLINE void tile_direct(enum dtype t, int n, const struct rows *s, size_t r0,
     for (size_t b = 0; b < n_blocks;) {
         size_t end = n_blocks - b < l.blocks ? n_blocks : b + l.blocks;
         size_t at = l.header;
+        const uint8_t *ahead[TILE_GROUPS];
+        EACH_GROUP(ahead[g] = ahead_of(cols, g, panel[g], PREFETCH_BYTES));
         for (size_t i = 0; b < end; i++, b++, at += l.body, x += n * ACT_BYTES) {
             struct source source[TILE_GROUPS];
             struct codes c[TILE_GROUPS];
-            EACH_GROUP(prefetch(panel[g] + at, l.body));
+            EACH_GROUP(prefetch(ahead[g] + at, l.body));
             EACH_GROUP(source[g].ready = NULL);
             EACH_GROUP(source[g].body = panel[g] + at);
             EACH_GROUP(load_scales(t, panel[g], i, &c[g]));
@@ -331,14 +362,17 @@ INLINE void unpack(enum dtype t, const struct columns *cols, size_t block, size_
 {
     const struct pack_layout l = pack_layout_of(t);
 
-    for (int g = 0; g < TILE_GROUPS; g++) {
+    size_t distance = UNPACK_BLOCKS / l.blocks * pack_panel_bytes(l); /* the next call's codes */
+    for (size_t g = 0; g < TILE_GROUPS; g++) {
         const uint8_t *panel = pack_header(l, cols->group[g], block);
         for (size_t b = 0; b < n_blocks; b++) {
             struct codes *c = &ret->c[b][g];
-            const uint8_t *header = panel + b / l.blocks * pack_panel_bytes(l);
-            const uint8_t *body = header + l.header + b % l.blocks * l.body;
-            UNROLL for (int q = 0; q < 8; q++) c->w[q] = load_code(t, body, q);
-            load_scales(t, header, b % l.blocks, c);
+            size_t at = l.header + b % l.blocks * l.body;
+            if (b != 0 && b % l.blocks == 0)
+                panel += pack_panel_bytes(l);
+            prefetch(ahead_of(cols, g, panel + at, distance), l.body);
+            UNROLL for (int q = 0; q < 8; q++) c->w[q] = load_code(t, panel + at, q);
+            load_scales(t, panel, b % l.blocks, c);
         }
     }
 }
@@ -425,6 +459,7 @@ INLINE void pick_columns(enum dtype t, const struct matmul_job *job, size_t g, s
 {
     size_t group_bytes = pack_group_bytes(t, job->k);
 
+    ret->group_bytes = group_bytes;
     for (size_t i = 0; i < TILE_GROUPS; i++) {
         size_t at = g + i < job->group_end ? g + i : g;
         size_t column = at * KERNEL_GROUP;
@@ -438,22 +473,36 @@ INLINE void pick_columns(enum dtype t, const struct matmul_job *job, size_t g, s
     }
 }
 
+/* Up to so many rows codes are not unpacked to memory: unpacking twice costs less. */
+INLINE size_t direct_rows(enum dtype t)
+{
+    return dot_form_of(t) == DOT_U6 ? 4 : 8;
+}
+
+INLINE void matmul_direct(enum dtype t, const struct rows *s, const struct columns *cols)
+{
+    size_t r = 0;
+
+    for (; r + 4 <= s->n_rows; r += 4)
+        tile_direct(t, 4, s, r, cols);
+    if (s->n_rows - r == 3)
+        tile_direct(t, 3, s, r, cols);
+    else if (s->n_rows - r == 2)
+        tile_direct(t, 2, s, r, cols);
+    else if (s->n_rows - r == 1)
+        tile_direct(t, 1, s, r, cols);
+}
+
 INLINE void groups(enum dtype t, const struct matmul_job *job, const struct rows *s)
 {
     struct columns cols;
 
     for (size_t g = job->group_begin; g < job->group_end; g += TILE_GROUPS) {
         pick_columns(t, job, g, &cols);
-        if (s->n_rows > DIRECT_ROWS)
+        if (s->n_rows > direct_rows(t))
             matmul_ready(t, s, &cols);
-        else if (s->n_rows == 4)
-            tile_direct(t, 4, s, 0, &cols);
-        else if (s->n_rows == 3)
-            tile_direct(t, 3, s, 0, &cols);
-        else if (s->n_rows == 2)
-            tile_direct(t, 2, s, 0, &cols);
         else
-            tile_direct(t, 1, s, 0, &cols);
+            matmul_direct(t, s, &cols);
     }
 }
 

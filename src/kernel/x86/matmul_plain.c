@@ -2,7 +2,7 @@
  * accumulator per output, fused multiply-add over k ascending.
  *
  * Lanes are the 8 columns of a group. The chain of dependent multiply-adds of one output is long,
- * so a tile keeps up to 6 rows by 2 groups (or 1 row by 4 groups) in flight. */
+ * so a tile keeps up to 6 rows by 2 groups (few rows: by 4 groups) in flight. */
 #include "kernel/init.h"
 #include "kernel/x86/matmul_codes.h"
 
@@ -76,26 +76,44 @@ INLINE void tile(enum dtype t, int n_rows, int n_groups, const struct matmul_job
     }
 }
 
-/* All rows against n_groups groups: tiles of 6 rows, then what is left. */
+/* All rows against n_groups groups, in tiles of at most 6 rows, none of them much smaller. */
 INLINE void rows_by_groups(enum dtype t, int n_groups, const struct matmul_job *job, size_t g)
 {
     size_t i = 0;
 
-    for (; i + 6 <= job->n_rows; i += 6)
-        tile(t, 6, n_groups, job, i, g);
-    for (; i + 3 <= job->n_rows; i += 3)
-        tile(t, 3, n_groups, job, i, g);
-    for (; i < job->n_rows; i++)
-        tile(t, 1, n_groups, job, i, g);
+    while (i < job->n_rows) {
+        size_t rest = job->n_rows - i;
+        size_t n = rest > 8 ? 6 : rest > 6 ? 4 : rest;
+        if (n == 6)
+            tile(t, 6, n_groups, job, i, g);
+        else if (n == 5)
+            tile(t, 5, n_groups, job, i, g);
+        else if (n == 4)
+            tile(t, 4, n_groups, job, i, g);
+        else if (n == 3)
+            tile(t, 3, n_groups, job, i, g);
+        else if (n == 2)
+            tile(t, 2, n_groups, job, i, g);
+        else
+            tile(t, 1, n_groups, job, i, g);
+        i += n;
+    }
 }
 
 INLINE void matmul(enum dtype t, const struct matmul_job *job)
 {
     size_t g = job->group_begin;
 
-    if (job->n_rows == 1)
-        for (; g + 4 <= job->group_end; g += 4)
-            tile(t, 1, 4, job, 0, g);
+    if (job->n_rows <= 3) {
+        for (; g + 4 <= job->group_end; g += 4) {
+            if (job->n_rows == 3)
+                tile(t, 3, 4, job, 0, g);
+            else if (job->n_rows == 2)
+                tile(t, 2, 4, job, 0, g);
+            else if (job->n_rows == 1)
+                tile(t, 1, 4, job, 0, g);
+        }
+    }
     for (; g + 2 <= job->group_end; g += 2)
         rows_by_groups(t, 2, job, g);
     for (; g < job->group_end; g++)
