@@ -7,6 +7,8 @@
 #ifndef TESTS_SUPPORT_TINY_H
 #define TESTS_SUPPORT_TINY_H
 
+#include "tensor/dtype.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -15,10 +17,16 @@ struct tiny_options {
     size_t hidden, n_layers, n_heads, n_kv_heads, head_dim;
     size_t n_experts, top_k, expert_width, n_vocab;
     bool tied;
-    const char *skip;    /* a tensor that is left out, or NULL */
-    const char *extra;   /* a tensor that nobody reads, or NULL */
-    const char *poison;  /* a tensor whose first value is NaN, or NULL */
-    const char *squeeze; /* a tensor that is written with a wrong shape, or NULL */
+    bool with_head;       /* tied, and the head is stored as well, with the embedding's values */
+    bool fused;           /* experts as transformers 5 writes them: gate_up_proj and down_proj */
+    unsigned dense;       /* bit l: layer l has no experts (Qwen); written as mlp_only_layers */
+    enum dtype dtype;     /* of every tensor: F32 (0), F16 or BF16 */
+    const char *config;   /* more members of config.json, each after a comma, or NULL */
+    const char *skip;     /* a tensor that is left out, or NULL */
+    const char *extra;    /* a tensor that nobody reads, or NULL */
+    const char *poison;   /* a tensor one of whose values is NaN, or NULL */
+    size_t poisoned_item; /* which one */
+    const char *squeeze;  /* a tensor that is written with a wrong shape, or NULL */
 };
 
 /* Reasonable values for an architecture: 2 layers, 8 experts, top-3, hidden 40. */

@@ -156,6 +156,12 @@ static void same_bits_olmoe(void **state)
     check_architecture("olmoe");
 }
 
+static void same_bits_granitemoe(void **state)
+{
+    (void)state;
+    check_architecture("granitemoe");
+}
+
 static void decoding_does_not_allocate(void **state)
 {
     struct tiny_options options = tiny_defaults("qwen3_moe");
@@ -245,10 +251,10 @@ static void out_of_memory_is_a_status(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_mixtral),          cmocka_unit_test(same_bits_qwen2_moe),
-        cmocka_unit_test(same_bits_qwen3_moe),        cmocka_unit_test(same_bits_olmoe),
-        cmocka_unit_test(decoding_does_not_allocate), cmocka_unit_test(limits_are_statuses),
-        cmocka_unit_test(out_of_memory_is_a_status),
+        cmocka_unit_test(same_bits_mixtral),    cmocka_unit_test(same_bits_qwen2_moe),
+        cmocka_unit_test(same_bits_qwen3_moe),  cmocka_unit_test(same_bits_olmoe),
+        cmocka_unit_test(same_bits_granitemoe), cmocka_unit_test(decoding_does_not_allocate),
+        cmocka_unit_test(limits_are_statuses),  cmocka_unit_test(out_of_memory_is_a_status),
     };
     for (size_t i = 0; i < 4; i++) {
         for (size_t j = 0; j < N_IDS; j++)

@@ -1,0 +1,194 @@
+/* Loading and stepping: the plan is what is taken, errors leave a model usable, packing changes no
+ * bit. */
+#include "bind.h"
+
+#include <ctype.h>
+
+enum { N_IDS = 60, N_VOCAB = 97 };
+
+static int32_t ids[N_IDS];
+static float want[N_IDS * N_VOCAB], got[N_IDS * N_VOCAB];
+
+static void errors_leave_the_model_usable(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("qwen3_moe");
+    struct model_options options = {40, 30, false, DTYPE_F16};
+    struct opened o;
+    int32_t bad[3] = {1, N_VOCAB, 2};
+
+    (void)state;
+    open_good(&o, &tiny, &options);
+    step_good(&o, ids, 30, want);
+    assert_int_equal(model_counters(o.model)->steps, 1);
+    assert_int_equal(step(&o, bad, 3, 30, got), FERRY_ERR_ARG);
+    assert_non_null(strstr(o.err.msg, "97"));
+    assert_non_null(strstr(o.err.msg, "0..96"));
+    bad[1] = -1;
+    assert_int_equal(step(&o, bad, 3, 30, got), FERRY_ERR_ARG);
+    bad[1] = INT32_MIN;
+    assert_int_equal(step(&o, bad, 3, 30, got), FERRY_ERR_ARG);
+    assert_int_equal(step(&o, ids, 41, 0, got), FERRY_ERR_LIMIT); /* tokens */
+    assert_non_null(strstr(o.err.msg, "40"));
+    assert_int_equal(step(&o, ids, 31, 0, got), FERRY_ERR_LIMIT);          /* rows of logits */
+    assert_int_equal(model_step(o.model, NULL, 0, got, &o.err), FERRY_OK); /* nothing to do */
+    assert_int_equal(model_counters(o.model)->steps, 1); /* only good steps count */
+    assert_int_equal(model_counters(o.model)->tokens, 30);
+    /* The cache still holds the first 30 tokens: going on equals starting anew. */
+    assert_int_equal(step(&o, ids + 30, 10, 30, got), FERRY_OK);
+    const struct model_run all = {ids, 40, 0, o.pages, 10};
+    assert_int_equal(model_step(o.model, &all, 1, want, &o.err), FERRY_OK);
+    assert_memory_equal(want, got, 10 * N_VOCAB * sizeof(float));
+    /* A step is repeated harmlessly. */
+    assert_int_equal(step(&o, ids + 30, 10, 30, got), FERRY_OK);
+    assert_memory_equal(want, got, 10 * N_VOCAB * sizeof(float));
+    close_tiny(&o);
+}
+
+static void packing_changes_no_bit(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < COUNT_OF(ARCHS); a++) {
+        struct tiny_options tiny = tiny_defaults(ARCHS[a]);
+        struct model_options options = DEFAULTS;
+        struct opened o;
+        open_good(&o, &tiny, &options);
+        step_good(&o, ids, N_IDS, want);
+        assert_true(model_plan(o.model)->weights_packed >= model_plan(o.model)->weights_file);
+        size_t file = model_plan(o.model)->weights_file;
+        close_tiny(&o);
+        options.no_repack = true;
+        open_good(&o, &tiny, &options);
+        step_good(&o, ids, N_IDS, got);
+        assert_int_equal(model_plan(o.model)->weights_packed, 0);
+        assert_int_equal(model_plan(o.model)->weights_file, file);
+        close_tiny(&o);
+        assert_memory_equal(want, got, sizeof want);
+    }
+}
+
+static void the_plan_comes_before_the_memory(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("mixtral");
+    const struct device_options device_options = {1, cpu_best_level()};
+    struct model_options small = {16, 16, false, DTYPE_F16}, large = {1024, 1024, false, DTYPE_F16};
+    struct device *device = NULL;
+    struct checkpoint *a = NULL, *b = NULL;
+    struct model *one = NULL, *two = NULL;
+    struct ferry_error err = {0};
+    const char *folder = tiny_write(&tiny);
+
+    (void)state;
+    assert_int_equal(device_create_cpu(&device, &device_options, &err), FERRY_OK);
+    assert_int_equal(checkpoint_open(&a, folder, &err), FERRY_OK);
+    assert_int_equal(checkpoint_open(&b, folder, &err), FERRY_OK);
+    assert_int_equal(model_open(&one, a, device, &small, &err), FERRY_OK);
+    assert_int_equal(model_open(&two, b, device, &large, &err), FERRY_OK);
+    /* 2 layers, 2 kv heads of 10, K and V, f16 */
+    assert_int_equal(model_plan(one)->kv_per_token, 160);
+    /* q, k, v, o, router, 8 experts of 3 matrices, per layer; the head; f32 */
+    size_t matrices = 2 * (40 * 40 * 2 + 20 * 40 * 2 + 8 * 40 + 8 * 3 * 24 * 40) + 97 * 40;
+    assert_int_equal(model_plan(one)->weights_file, matrices * 4);
+    assert_int_equal(model_plan(one)->embed_mapped, 97 * 40 * 4);
+    assert_true(model_plan(two)->step > 8 * model_plan(one)->step);
+    assert_int_equal(model_load(one, &err), FERRY_OK);
+    model_destroy(one);
+    model_destroy(two);
+    model_destroy(NULL);
+    device_destroy(device);
+    checkpoint_close(a);
+    checkpoint_close(b);
+    tiny_remove(folder);
+}
+
+static void default_sizes(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("olmoe");
+    const struct model_options options = {.kv_dtype = DTYPE_BF16};
+    struct opened o;
+
+    (void)state;
+    open_good(&o, &tiny, &options);
+    assert_int_equal(model_options(o.model)->step_tokens, 512);
+    assert_int_equal(model_options(o.model)->step_logits, 512);
+    close_tiny(&o);
+}
+
+static void numerics_tell_models_apart(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("qwen3_moe");
+    struct model_options options = DEFAULTS;
+    struct opened o;
+    char first[512];
+
+    (void)state;
+    open_good(&o, &tiny, &options);
+    (void)snprintf(first, sizeof first, "%s", model_numerics(o.model));
+    assert_non_null(strstr(first, "kv=F32"));
+    close_tiny(&o);
+    options.no_repack = true; /* not a numeric option */
+    options.step_tokens = 7;
+    options.step_logits = 7;
+    open_good(&o, &tiny, &options);
+    assert_string_equal(model_numerics(o.model), first);
+    close_tiny(&o);
+    options.kv_dtype = DTYPE_BF16;
+    open_good(&o, &tiny, &options);
+    assert_string_not_equal(model_numerics(o.model), first);
+    close_tiny(&o);
+    options.kv_dtype = DTYPE_F32;
+    tiny.config = ",\"rope_scaling\":null";
+    open_good(&o, &tiny, &options);
+    assert_string_not_equal(model_numerics(o.model), first);
+    close_tiny(&o);
+}
+
+static void experts_have_hashes(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("qwen2_moe");
+    struct opened o;
+    char a[65], b[65];
+
+    (void)state;
+    tiny.dense = 1;
+    open_good(&o, &tiny, &DEFAULTS);
+    model_expert_hash(o.model, 0, 0, a);
+    assert_string_equal(a, ""); /* a dense layer */
+    model_expert_hash(o.model, 1, 0, a);
+    model_expert_hash(o.model, 1, 1, b);
+    assert_int_equal(strlen(a), 64);
+    for (size_t i = 0; i < 64; i++)
+        assert_true(isxdigit((unsigned char)a[i]));
+    assert_string_not_equal(a, b);
+    close_tiny(&o);
+}
+
+static void the_ledger_counts_every_choice(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("mixtral");
+    struct model_options options = {256, 256, false, DTYPE_F16};
+    struct opened o;
+
+    (void)state;
+    open_good(&o, &tiny, &options);
+    step_good(&o, ids, N_IDS, got);
+    assert_int_equal(model_counters(o.model)->kv_overflows, 0);
+    assert_int_equal(model_ledger(o.model)->routed, 2 * 3 * N_IDS);
+    assert_int_equal(model_ledger(o.model)->combined, 2 * 3 * N_IDS);
+    close_tiny(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_leave_the_model_usable),
+        cmocka_unit_test(packing_changes_no_bit),
+        cmocka_unit_test(the_plan_comes_before_the_memory),
+        cmocka_unit_test(default_sizes),
+        cmocka_unit_test(numerics_tell_models_apart),
+        cmocka_unit_test(experts_have_hashes),
+        cmocka_unit_test(the_ledger_counts_every_choice),
+    };
+    for (size_t i = 0; i < N_IDS; i++)
+        ids[i] = (int32_t)(i * i * 31 % N_VOCAB);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
