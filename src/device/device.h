@@ -147,8 +147,9 @@ void device_quantize(struct device *device, const struct act_rows *rows, size_t 
 void device_matmul(struct device *device, const struct act_rows *rows, size_t n_rows,
                    const struct matmul_out *outs, size_t n_outs);
 
-/* The experts of one layer over all slots; each active expert's weights are read once. */
-void device_ffn(struct device *device, const struct ffn_job *job);
+/* The experts of one layer over all slots; each active expert's weights are read once. Returns the
+ * rows that it computed. */
+size_t device_ffn(struct device *device, const struct ffn_job *job);
 
 /* Turns n_rows rows of q and k in place; cos and sin [n_rows, n_pairs]. */
 struct rope_job {

@@ -116,10 +116,10 @@ static void combine_items(void *arg, size_t begin, size_t end, int thread_index)
 }
 
 /* Both sides of the step's account; a mismatch voids the step. */
-static enum ferry_status settle(struct exchange *x, size_t n_combined, struct ferry_error *err)
+static enum ferry_status settle(struct exchange *x, size_t delivered, size_t n_combined,
+                                struct ferry_error *err)
 {
     const struct exchange_plan *plan = &x->plan;
-    size_t delivered = (size_t)plan->begin[plan->n_experts];
 
     x->ledger.layers++;
     x->ledger.routed += plan->n_slots;
@@ -143,10 +143,12 @@ enum ferry_status exchange_run(struct exchange *exchange, const int32_t *experts
     FERRY_ASSERT(top_k <= exchange->max_top_k);
     FERRY_ASSERT(n_experts <= exchange->max_experts);
     plan_build(&exchange->plan, experts, weights, n_tokens, top_k, n_experts);
+    size_t delivered = 0;
     if (n_tokens > 0)
-        run_experts(arg, &exchange->plan, exchange->rows, exchange->hidden);
+        delivered = run_experts(arg, &exchange->plan, exchange->rows, exchange->hidden);
     struct combine_arg combine = {exchange, out, div_up(exchange->hidden, COMBINE_COLS), 0};
     device_for(exchange->device, n_tokens * combine.n_col_tiles, n_tokens > 8 ? 8 : 1,
                combine_items, &combine);
-    return settle(exchange, atomic_load_explicit(&combine.n_combined, memory_order_relaxed), err);
+    return settle(exchange, delivered,
+                  atomic_load_explicit(&combine.n_combined, memory_order_relaxed), err);
 }

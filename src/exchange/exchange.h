@@ -40,9 +40,9 @@ struct exchange_ledger {
 struct exchange;
 
 /* Computes `plan->n_slots` rows out [n_slots, hidden] from the layer's input; supplied by `model`,
- * which knows the weights. */
-typedef void exchange_experts_fn(void *arg, const struct exchange_plan *plan, float *out,
-                                 size_t out_stride);
+ * which knows the weights. Returns how many rows it computed: the ledger's "delivered" side. */
+typedef size_t exchange_experts_fn(void *arg, const struct exchange_plan *plan, float *out,
+                                   size_t out_stride);
 
 /* Room for layers of up to max_tokens tokens. FERRY_ERR_NOMEM. */
 enum ferry_status exchange_create(struct exchange **ret_exchange, struct device *device,

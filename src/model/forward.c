@@ -191,7 +191,8 @@ struct experts_arg {
 };
 
 /* The exchange's callback: this layer's experts over the plan's sorted slots. */
-static void run_experts(void *arg, const struct exchange_plan *plan, float *out, size_t out_stride)
+static size_t run_experts(void *arg, const struct exchange_plan *plan, float *out,
+                          size_t out_stride)
 {
     const struct experts_arg *a = arg;
     const struct pass *p = a->pass;
@@ -204,7 +205,7 @@ static void run_experts(void *arg, const struct exchange_plan *plan, float *out,
         .hidden = p->s->ffn_hidden,
         .out = out,
         .out_stride = out_stride};
-    device_ffn(p->device, &job);
+    return device_ffn(p->device, &job);
 }
 
 /* A feed-forward block that every token passes: one pseudo-expert. */
@@ -220,7 +221,7 @@ static void run_single(struct pass *p, const struct ffn_weights *ffn, float *out
         .hidden = p->s->ffn_hidden,
         .out = out,
         .out_stride = p->config->hidden};
-    device_ffn(p->device, &job);
+    (void)device_ffn(p->device, &job);
 }
 
 static void add_shared_expert(struct pass *p, const struct layer_weights *w)

@@ -20,14 +20,16 @@ struct ffn_arg {
     size_t tile_groups;
 };
 
-static size_t make_blocks(const struct device *device, const struct ffn_job *job)
+static size_t make_blocks(const struct device *device, const struct ffn_job *job, size_t *ret_rows)
 {
     size_t n = 0;
 
+    *ret_rows = 0;
     for (size_t e = 0; e < job->n_experts; e++) {
         for (int32_t slot = job->begin[e]; slot < job->begin[e + 1]; slot += CPU_ROW_TILE) {
             int32_t rows = job->begin[e + 1] - slot;
             FERRY_ASSERT(n < device->max_slots);
+            *ret_rows += (size_t)(rows < CPU_ROW_TILE ? rows : CPU_ROW_TILE);
             device->blocks[n++] =
                 (struct ffn_block){(int32_t)e, slot, rows < CPU_ROW_TILE ? rows : CPU_ROW_TILE};
         }
@@ -119,9 +121,10 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
     }
 }
 
-void device_ffn(struct device *device, const struct ffn_job *job)
+size_t device_ffn(struct device *device, const struct ffn_job *job)
 {
-    size_t n_blocks = make_blocks(device, job);
+    size_t n_rows;
+    size_t n_blocks = make_blocks(device, job, &n_rows);
     const struct weight *down = &job->experts[0].down;
     struct ffn_arg arg = {
         .device = device, .job = job, .width = down->k, .tile_groups = CPU_FFN_COLS / KERNEL_GROUP};
@@ -131,4 +134,5 @@ void device_ffn(struct device *device, const struct ffn_job *job)
     pool_for(device->pool, n_blocks * arg.n_col_tiles, 1, gate_up_items, &arg);
     arg.n_col_tiles = div_up(div_up(down->n_cols, KERNEL_GROUP), arg.tile_groups);
     pool_for(device->pool, n_blocks * arg.n_col_tiles, 1, down_items, &arg);
+    return n_rows;
 }

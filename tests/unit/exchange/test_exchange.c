@@ -13,7 +13,8 @@ enum { HIDDEN = 600, EXPERTS = 13, TOP_K = 5, TOKENS = 37 };
 static struct device *device;
 
 /* Expert e turns token t into e + 1 + t / 100 + column / 1000, whatever the batch. */
-static void fake_experts(void *arg, const struct exchange_plan *plan, float *out, size_t out_stride)
+static size_t fake_experts(void *arg, const struct exchange_plan *plan, float *out,
+                           size_t out_stride)
 {
     const int32_t *tokens = arg; /* global number of each local token */
 
@@ -24,6 +25,7 @@ static void fake_experts(void *arg, const struct exchange_plan *plan, float *out
                 out[(size_t)s * out_stride + c] = (float)(e + 1) + (float)t / 100 + (float)c / 1000;
         }
     }
+    return plan->n_slots;
 }
 
 static void make_decision(int32_t *experts, float *weights, size_t n, size_t top_k, unsigned seed)
@@ -133,6 +135,36 @@ static void sum_is_the_stated_tree(void **state)
     free(out);
 }
 
+/* Loses one row on the way. */
+static size_t losing_experts(void *arg, const struct exchange_plan *plan, float *out,
+                             size_t out_stride)
+{
+    return fake_experts(arg, plan, out, out_stride) - 1;
+}
+
+static void a_lost_row_voids_the_round(void **state)
+{
+    struct exchange *x = NULL;
+    struct ferry_error err = {0};
+    const int32_t experts[4] = {0, 3, 3, 12};
+    const float weights[4] = {1, 1, 1, 1};
+    int32_t tokens[2] = {0, 1};
+    float *out = malloc(sizeof(float) * 2 * HIDDEN);
+
+    (void)state;
+    assert_int_equal(exchange_create(&x, device, 2, 2, EXPERTS, HIDDEN, &err), FERRY_OK);
+    assert_int_equal(
+        exchange_run(x, experts, weights, 2, 2, EXPERTS, losing_experts, tokens, out, &err),
+        FERRY_ERR_LEDGER);
+    assert_non_null(strstr(err.msg, "4 rows routed, 3 delivered"));
+    assert_int_equal(exchange_ledger(x)->voided, 1);
+    assert_int_equal(
+        exchange_run(x, experts, weights, 2, 2, EXPERTS, fake_experts, tokens, out, &err),
+        FERRY_OK);
+    exchange_destroy(x);
+    free(out);
+}
+
 static void no_tokens_is_legal(void **state)
 {
     struct exchange *x = NULL;
@@ -186,9 +218,8 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_token_equals_its_batch),
-        cmocka_unit_test(sum_is_the_stated_tree),
-        cmocka_unit_test(no_tokens_is_legal),
+        cmocka_unit_test(one_token_equals_its_batch), cmocka_unit_test(sum_is_the_stated_tree),
+        cmocka_unit_test(a_lost_row_voids_the_round), cmocka_unit_test(no_tokens_is_legal),
         cmocka_unit_test(out_of_memory_is_a_status),
     };
     return cmocka_run_group_tests(tests, start, stop);
