@@ -146,7 +146,8 @@ static int32_t walk(struct sampler *s, size_t n, size_t n_max, float target)
     return c.id;
 }
 
-/* The kept candidates end up at the end of the heap, best last; returns how many, and their probabilities' sum. */
+/* The kept candidates end up at the end of the heap, best last; returns how many, and their
+ * probabilities' sum. */
 static size_t keep(struct sampler *s, size_t n, float *ret_sum)
 {
     const struct sampler_options *o = &s->options;
@@ -182,7 +183,8 @@ int32_t sampler_sample(struct sampler *sampler, const float *logits, size_t posi
     for (size_t i = n / 2; i-- > 0;)
         sift_down(sampler->heap, n, i);
     float u = sampler_uniform(o->seed, o->choice, position);
-    if (o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0) /* nothing is cut off: only as deep as needed */
+    if (o->top_k == 0 && o->top_p >= 1 &&
+        o->min_p <= 0) /* nothing is cut off: only as deep as needed */
         return walk(sampler, n, n, u * math_sum16(sampler->probs, n));
     float sum, seen = 0;
     size_t n_kept = keep(sampler, n, &sum);
