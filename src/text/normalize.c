@@ -128,8 +128,21 @@ static bool normal_form(struct normalize_scratch *scratch, const char *text, siz
     return true;
 }
 
-/* ASCII never composes with what stands before it, so text is cut in front of ASCII characters and
- * runs of them are copied. */
+/* End of the block of non-ASCII characters at pos: the next ASCII or inert character. */
+static size_t block_end(const char *text, size_t pos, size_t n_bytes)
+{
+    while (pos < n_bytes && (unsigned char)text[pos] >= 0x80) {
+        int32_t code;
+        size_t size = utf8_decode(text + pos, n_bytes - pos, &code);
+        if (unicode_is_inert(code))
+            break;
+        pos += size;
+    }
+    return pos;
+}
+
+/* ASCII characters never compose with what stands before them, inert ones with nothing: text is cut
+ * in front of the former and around the latter, and runs of ASCII are copied. */
 static bool normal_form_blocks(struct normalize_scratch *scratch, const char *text, size_t n_bytes,
                                utf8proc_option_t options, struct bytes *out)
 {
@@ -143,13 +156,17 @@ static bool normal_form_blocks(struct normalize_scratch *scratch, const char *te
         if (!bytes_append(out, text + pos, plain - pos))
             return false;
         pos = plain;
-        if (pos == n_bytes)
-            break;
-        while (end < n_bytes && (unsigned char)text[end] >= 0x80)
-            end++;
+        end = block_end(text, end, n_bytes);
         if (!normal_form(scratch, text + pos, end - pos, options, out))
             return false;
         pos = end;
+        if (pos == n_bytes || (unsigned char)text[pos] < 0x80)
+            continue;
+        int32_t code;
+        size_t size = utf8_decode(text + pos, n_bytes - pos, &code);
+        if (!bytes_append(out, text + pos, size))
+            return false;
+        pos += size;
     }
     return true;
 }

@@ -15,8 +15,8 @@ enum {
     PATTERN_BYTES_MAX = 1 << 16,
     GROUPS_DEPTH_MAX = 64,
     HEAP_LIMIT_KIB = 256 << 10, /* the interpreter's backtracking frames */
-    MATCH_STEPS_MIN = 10000000, /* PCRE2's own default */
-    MATCH_STEPS_PER_BYTE = 64,  /* on top: a long subject may backtrack once over itself */
+    MATCH_STEPS_MIN = 1000000,
+    MATCH_STEPS_PER_BYTE = 64, /* on top: a long subject may backtrack once over itself */
     JIT_STACK_MIN = 64 << 10,
     JIT_STACK_MAX = 16 << 20,
 };

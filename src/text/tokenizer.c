@@ -406,8 +406,7 @@ void tokenizer_add_known_eog(struct tokenizer *tokenizer)
         "<|call|>",
         "<|end_of_role|>",
         "<|END_OF_TURN_TOKEN|>",
-        "<\xEF\xBD\x9C"
-        "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+        "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>",
     };
 
     for (size_t i = 0; i < tokenizer->n_added; i++) {

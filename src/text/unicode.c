@@ -245,6 +245,29 @@ int32_t unicode_stand_in(int32_t code)
     return found ? NEWER[low].stand_in : code;
 }
 
+static const int32_t INERT[][2] = {
+#include "text/unicode_inert.inc"
+};
+
+bool unicode_is_inert(int32_t code)
+{
+    size_t low = 0;
+    size_t high = sizeof INERT / sizeof INERT[0];
+
+    if (code < INERT[0][0])
+        return false;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (INERT[middle][1] < code)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < sizeof INERT / sizeof INERT[0] && code >= INERT[low][0])
+        return true;
+    return unicode_stand_in(code) != code;
+}
+
 size_t unicode_find_newer(const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {

@@ -52,6 +52,10 @@ bool unicode_is_punctuation(int32_t code);
  * for white space. Both have the same length in UTF-8. */
 int32_t unicode_stand_in(int32_t code);
 
+/* Whether normal forms leave the character alone although newer Unicode gives it a combining class
+ * or a decomposition: the reference normalises by the tables of Unicode 9. */
+bool unicode_is_inert(int32_t code);
+
 /* Offset of the first character of s, well-formed UTF-8, that has a stand-in; n when none has. */
 size_t unicode_find_newer(const char *s, size_t n);
 

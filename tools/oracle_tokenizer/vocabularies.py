@@ -241,6 +241,7 @@ def write_tekken(folder):
     vocab = {t: r + n_special for t, r in vocab.items()}
     names = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"]
     names += [f"<SPECIAL_{i}>" for i in range(len(names), n_special)]
+    vocab.update({name: i for i, name in enumerate(names)})
     doc = f.document(vocab, merges, f.pre_tokenizer(f.TEKKEN), chat_tokens(0, names), ignore_merges=True)
     write(folder, "tekken", doc)
 

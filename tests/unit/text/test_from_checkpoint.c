@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[64];
+static char dir[256];
 
 static void write_file(const char *name, const void *data, size_t n)
 {
-    char path[128];
+    char path[512];
 
     (void)snprintf(path, sizeof path, "%s/%s", dir, name);
     FILE *file = fopen(path, "wb");
@@ -27,7 +27,7 @@ static void write_text(const char *name, const char *text)
 
 static void remove_file(const char *name)
 {
-    char path[128];
+    char path[512];
 
     (void)snprintf(path, sizeof path, "%s/%s", dir, name);
     (void)unlink(path);
@@ -35,7 +35,9 @@ static void remove_file(const char *name)
 
 static void make_dir(void)
 {
-    (void)snprintf(dir, sizeof dir, "/tmp/ferry-text-XXXXXX");
+    const char *base = getenv("TMPDIR");
+    int n = snprintf(dir, sizeof dir, "%s/ferry-text-XXXXXX", base == NULL ? P_tmpdir : base);
+    assert_in_range(n, 1, sizeof dir - 1);
     assert_non_null(mkdtemp(dir));
 }
 
@@ -77,7 +79,7 @@ static void remove_folder(void)
 static enum ferry_status create(struct tokenizer **ret, const char *name, struct ferry_error *err)
 {
     struct checkpoint *checkpoint = NULL;
-    char path[128];
+    char path[512];
 
     (void)snprintf(path, sizeof path, "%s%s%s", dir, name == NULL ? "" : "/",
                    name == NULL ? "" : name);
