@@ -1,9 +1,11 @@
 /* Speed of the matmul kernels on one thread, beside the limits measured in the same run.
  *
- * Why here: a figure without its limit says nothing, and the machine drifts. Prompt case: one
- * expert matrix of 1024 columns by k 2048 in cache, rows picked by an index. Generation case: 1 to
- * 8 rows against more weights than any cache holds. Usage: bench_matmul [dtype ...] [--ref]
- * [--rows N] [--cols N] [--mb N] [--repeat N]. */
+ * Why here: a figure without its limit says nothing, and machines drift and are shared: every
+ * sample is taken right after a sample of the limit, and the ratio's median is what counts. Prompt
+ * case: one expert matrix of 1024 columns by k 2048 in cache, rows picked by an index. Generation
+ * case: 1 to 8 rows against more weights than any cache holds.
+ *
+ * Usage: bench_matmul [dtype ...] [--ref] [--rows N] [--cols N] [--mb N] [--repeat N] */
 #include "../limits/mixes.h"
 
 #include "base/alloc.h"
@@ -101,65 +103,124 @@ static void fill_groups(enum dtype t, void *packed, size_t n_groups)
     mem_free(file);
 }
 
-/* Median seconds of one call; *ret_best the fastest. */
-static double time_job(matmul_fn *fn, const struct matmul_job *job, size_t repeat, size_t inner,
-                       double *ret_best)
-{
-    double seconds[REPEAT_MAX];
+/* Sorted samples of one figure; median and best. */
+struct samples {
+    double v[REPEAT_MAX];
+    size_t n;
+};
 
-    fn(job);
-    for (size_t i = 0; i < repeat; i++) {
-        uint64_t start = cpu_now_ns();
-        for (size_t j = 0; j < inner; j++)
-            fn(job);
-        seconds[i] = (double)(cpu_now_ns() - start) * 1e-9 / (double)inner;
-    }
-    qsort(seconds, repeat, sizeof seconds[0], compare);
-    *ret_best = seconds[0];
-    return seconds[repeat / 2];
+static void add(struct samples *s, double v)
+{
+    s->v[s->n++] = v;
 }
 
-static double read_gbs(const void *data, size_t bytes, size_t repeat)
+static double median(struct samples *s)
 {
-    double best = 0;
+    qsort(s->v, s->n, sizeof s->v[0], compare);
+    return s->v[s->n / 2];
+}
 
-    for (size_t i = 0; i < repeat; i++) {
-        uint64_t start = cpu_now_ns();
-        volatile uint64_t sum = mixes_read(data, bytes, 1);
-        (void)sum;
-        double gbs = (double)bytes / (double)(cpu_now_ns() - start);
-        best = gbs > best ? gbs : best;
-    }
-    return best;
+static double best(struct samples *s)
+{
+    qsort(s->v, s->n, sizeof s->v[0], compare);
+    return s->v[s->n - 1];
+}
+
+static double call_ns(matmul_fn *fn, const struct matmul_job *job)
+{
+    uint64_t start = cpu_now_ns();
+    fn(job);
+    return (double)(cpu_now_ns() - start);
+}
+
+static double read_gbs(const void *data, size_t bytes, int streams)
+{
+    size_t n = bytes & ~(size_t)(4096 * 4 - 1);
+    uint64_t start = cpu_now_ns();
+    volatile uint64_t sum = mixes_read(data, n, streams);
+    (void)sum;
+    return (double)n / (double)(cpu_now_ns() - start);
+}
+
+/* About 0.1 ms of the mix: long against the clock call. */
+static double mix_gops(const struct mix *mix)
+{
+    uint64_t rounds = (uint64_t)(15e6 / mix->ops_per_round);
+    uint64_t start = cpu_now_ns();
+    volatile uint64_t sum = mix->run(rounds, rounds & 3);
+    (void)sum;
+    return mix->ops_per_round * (double)rounds / (double)(cpu_now_ns() - start);
 }
 
 static void print_mixes(size_t repeat)
 {
     for (int m = 0; m < MIX_COUNT; m++) {
         const struct mix *mix = &mixes_table()[m];
-        const uint64_t rounds = 100000;
-        double best = 0;
-        for (size_t i = 0; i < repeat; i++) {
-            uint64_t start = cpu_now_ns();
-            volatile uint64_t sum = mix->run(rounds, i);
-            (void)sum;
-            double gops = mix->ops_per_round * (double)rounds / (double)(cpu_now_ns() - start);
-            best = gops > best ? gops : best;
-        }
-        printf("limit %-9s %6.1f GOP/s  %s\n", mix->name, best, mix->what);
+        struct samples s = {.n = 0};
+        for (size_t i = 0; i < repeat; i++)
+            add(&s, mix_gops(mix));
+        double best_gops = best(&s);
+        printf("limit %-9s median %6.1f best %6.1f GOP/s  %s\n", mix->name, median(&s), best_gops,
+               mix->what);
     }
+}
+
+/* One expert matrix in cache, beside the mix of 4-bit codes (plain types: of f32). */
+static void bench_prompt(matmul_fn *fn, struct matmul_job *job, enum dtype t, size_t repeat)
+{
+    static struct samples gops, ratio;
+    const struct mix *mix = &mixes_table()[act_format_for(t) == ACT_FORMAT_F32 ? 4 : 0];
+    double ops = 2.0 * (double)job->n_rows * (double)job->k * (double)job->n_cols;
+
+    gops.n = ratio.n = 0;
+    fn(job);
+    for (size_t i = 0; i < repeat; i++) {
+        double limit = mix_gops(mix);
+        double g = ops / call_ns(fn, job);
+        add(&gops, g);
+        add(&ratio, g / limit);
+    }
+    double top = best(&gops);
+    printf("%-7s prompt %zu rows: median %5.1f best %5.1f GOP/s, %.2f of %s |", dtype_name(t),
+           job->n_rows, median(&gops), top, median(&ratio), mix->name);
+}
+
+/* A few rows against all of the weights, beside plain reads of the same memory. */
+static void bench_stream(matmul_fn *fn, struct matmul_job *job, size_t bytes, size_t rows_max,
+                         size_t repeat)
+{
+    static const size_t rows[] = {1, 2, 3, 4, 8};
+    static struct samples gbs, ratio, one, four;
+
+    one.n = four.n = 0;
+    printf(" stream GB/s");
+    for (size_t r = 0; r < 5 && rows[r] <= rows_max; r++) {
+        gbs.n = ratio.n = 0;
+        job->n_rows = rows[r];
+        for (size_t i = 0; i < repeat; i++) {
+            double limit = read_gbs(job->packed, bytes, 1);
+            double g = (double)bytes / call_ns(fn, job);
+            if (r == 0) {
+                add(&one, limit);
+                add(&four, read_gbs(job->packed, bytes, 4));
+            }
+            add(&gbs, g);
+            add(&ratio, g / limit);
+        }
+        printf("  %zu: %.1f (%.2f)", rows[r], median(&gbs), median(&ratio));
+    }
+    printf("  read 1 stream %.1f, 4 streams %.1f\n", median(&one), median(&four));
 }
 
 static void bench_dtype(enum dtype t, const struct options *o, void *weights, size_t bytes)
 {
     static float out[(size_t)ROWS_MAX * COLS_MAX];
     struct kernels kernels;
-    size_t group_bytes = pack_group_bytes(t, K);
-    size_t n_groups = bytes / group_bytes;
+    size_t n_groups = bytes / pack_group_bytes(t, K);
     size_t stride = act_row_bytes(act_format_for(t), K);
     uint8_t *act = mem_alloc(stride * o->rows);
+    float *wide = mem_alloc(n_groups * KERNEL_GROUP * 8 * sizeof *wide);
     int32_t index[ROWS_MAX];
-    double best = 0;
 
     kernels_init(&kernels, o->level);
     for (size_t i = 0; i < o->rows; i++) {
@@ -177,27 +238,12 @@ static void bench_dtype(enum dtype t, const struct options *o, void *weights, si
                              .k = K,
                              .n_cols = o->cols,
                              .group_end = o->cols / KERNEL_GROUP};
-    double median = time_job(kernels.matmul[t], &job, o->repeat, 1, &best);
-    double ops = 2.0 * (double)o->rows * K * (double)o->cols * 1e-9;
-    printf("%-7s prompt %zu rows %6.1f GOP/s (best %6.1f)  stream", dtype_name(t), o->rows,
-           ops / median, ops / best);
-
-    double read = read_gbs(weights, bytes & ~(size_t)4095, 3);
-    float *wide = mem_alloc(n_groups * KERNEL_GROUP * 8 * sizeof *wide);
-    static const size_t rows[] = {1, 2, 3, 4, 8};
+    bench_prompt(kernels.matmul[t], &job, t, o->repeat);
     job.out = wide;
-    job.n_cols = n_groups * KERNEL_GROUP;
-    job.out_stride = job.n_cols;
+    job.n_cols = job.out_stride = n_groups * KERNEL_GROUP;
     job.group_end = n_groups;
-    for (size_t i = 0; i < 5 && rows[i] <= o->rows; i++) {
-        job.n_rows = rows[i];
-        time_job(kernels.matmul[t], &job, o->repeat / 2 + 1, 1, &best);
-        double gbs = (double)(n_groups * group_bytes) * 1e-9 / best;
-        double again = read_gbs(weights, bytes & ~(size_t)4095, 1);
-        read = again > read ? again : read;
-        printf("  %zu: %.1f GB/s", rows[i], gbs);
-    }
-    printf("  read %.1f\n", read);
+    bench_stream(kernels.matmul[t], &job, n_groups * pack_group_bytes(t, K), o->rows,
+                 o->repeat / 4 + 1);
     fflush(stdout);
     mem_free(wide);
     mem_free(act);
@@ -208,7 +254,7 @@ static bool parse(int argc, char **argv, struct options *o)
     bool any = false;
 
     *o = (struct options){
-        .level = cpu_best_level(), .rows = 64, .cols = COLS_MAX, .mb = 128, .repeat = 11};
+        .level = cpu_best_level(), .rows = 64, .cols = COLS_MAX, .mb = 80, .repeat = 41};
     for (int i = 1; i < argc; i++) {
         enum dtype t;
         size_t *number = strcmp(argv[i], "--rows") == 0     ? &o->rows
@@ -254,7 +300,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_matmul: this machine has no AVX2\n");
         return 1;
     }
-    print_mixes(5);
+    print_mixes(o.repeat);
     for (int t = 0; t < DTYPE_COUNT; t++)
         if (o.want[t])
             bench_dtype((enum dtype)t, &o, weights, bytes);
