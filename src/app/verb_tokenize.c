@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "text/utf8.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -78,11 +80,50 @@ static int print_ids(const struct tokenize_options *o, const struct token_ids *i
     return print_json(json_pack("{s:o}", "ids", list));
 }
 
-static int print_text(const struct tokenize_options *o, const char *text, size_t size)
+/* Ids may end inside of a character: JSON gets U+FFFD for what is no UTF-8, plain output the bytes.
+ */
+static enum ferry_status print_text(const struct tokenize_options *o, const char *text, size_t size,
+                                    int *ret_code, struct ferry_error *err)
 {
-    if (!o->json)
-        return fwrite(text, 1, size, stdout) == size ? EXIT_GOOD : EXIT_FAILED;
-    return print_json(json_pack("{s:o}", "text", json_stringn(text, size)));
+    struct text_stream stream;
+    const char *part = NULL;
+    size_t part_size = 0;
+
+    if (!o->json) {
+        *ret_code = fwrite(text, 1, size, stdout) == size ? EXIT_GOOD : EXIT_FAILED;
+        return FERRY_OK;
+    }
+    enum ferry_status st = text_stream_init(&stream, NULL, 0, err);
+    if (st != FERRY_OK)
+        return st;
+    char *whole = mem_alloc(3 * size + 4); /* U+FFFD has 3 bytes */
+    size_t n = 0;
+    if (whole == NULL)
+        st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenize: no memory for the text");
+    for (int end = 0; end < 2 && st == FERRY_OK; end++) {
+        st = end == 0 ? text_stream_push(&stream, text, size, &part, &part_size, err)
+                      : text_stream_finish(&stream, &part, &part_size, err);
+        if (st == FERRY_OK && part_size > 0)
+            memcpy(whole + n, part, part_size);
+        n += st == FERRY_OK ? part_size : 0;
+    }
+    if (st == FERRY_OK)
+        *ret_code = print_json(json_pack("{s:o}", "text", json_stringn(whole, n)));
+    mem_free(whole);
+    text_stream_fini(&stream);
+    return st;
+}
+
+/* An id that the vocabulary does not have would vanish from the text. */
+static enum ferry_status check_ids(const struct tokenizer *tokenizer, const struct token_ids *ids,
+                                   struct ferry_error *err)
+{
+    for (size_t i = 0; i < ids->count; i++) {
+        if ((size_t)ids->ids[i] >= tokenizer_n_vocab(tokenizer))
+            return FERRY_FAIL(err, FERRY_ERR_ARG, "token id %d is not in 0..%zu", ids->ids[i],
+                              tokenizer_n_vocab(tokenizer) - 1);
+    }
+    return FERRY_OK;
 }
 
 static enum ferry_status convert(const struct tokenize_options *o,
@@ -97,9 +138,13 @@ static enum ferry_status convert(const struct tokenize_options *o,
         o->decode ? parse_ids(text, size, &ids, err)
                   : tokenizer_encode(tokenizer, text, size, o->add_special, o->special, &ids, err);
     if (st == FERRY_OK && o->decode)
+        st = check_ids(tokenizer, &ids, err);
+    if (st == FERRY_OK && o->decode)
         st = tokenizer_decode(tokenizer, ids.ids, ids.count, false, &decoded, &decoded_size, err);
-    if (st == FERRY_OK)
-        *ret_code = o->decode ? print_text(o, decoded, decoded_size) : print_ids(o, &ids);
+    if (st == FERRY_OK && o->decode)
+        st = print_text(o, decoded, decoded_size, ret_code, err);
+    else if (st == FERRY_OK)
+        *ret_code = print_ids(o, &ids);
     mem_free(decoded);
     token_ids_fini(&ids);
     return st;
