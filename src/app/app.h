@@ -42,12 +42,15 @@ struct shared_options {
     bool no_repack;
     size_t context; /* 0: default */
     bool json;
+    const char *bad_variable, *bad_why; /* first FERRY_* that was refused, NULL: none */
 };
 
-/* argp child that parses them; its input is a struct shared_options. shared_options_init reads the
- * environment first: false and a message on stderr when a FERRY_* value is wrong. */
+/* argp child that parses them; its input is a struct shared_options. _init sets defaults and reads
+ * FERRY_*; _check says on stderr which variable had a wrong value, after --help had its turn; false
+ * then. */
 extern const struct argp shared_argp;
-bool shared_options_init(struct shared_options *options);
+void shared_options_init(struct shared_options *options);
+bool shared_options_check(const struct shared_options *options);
 
 /* Whole-number and list parsing for flags: false when the text is not exactly that. */
 bool parse_size(const char *text, size_t min, size_t max, size_t *ret);
@@ -74,9 +77,9 @@ struct loaded {
 
 struct load_request {
     size_t n_sequences; /* 0: no engine */
-    size_t context;     /* tokens per sequence, at least; options->context wins */
-    size_t step_tokens; /* least step size wanted; 0: default */
+    size_t context;     /* tokens that one sequence needs; 0: --context or the default */
     bool tokenizer;     /* wanted; without one the load fails */
+    bool any_tokenizer; /* wanted if the checkpoint has one */
     bool weights;       /* false: only bound, for inspect */
 };
 
@@ -84,12 +87,16 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
                               const struct load_request *request, struct ferry_error *err);
 void loaded_close(struct loaded *loaded);
 
-/* Prints "ferry: error: ..." and returns the exit code for the status. */
+/* Prints "ferry: error: ..." and returns EXIT_FAILED. Wrong flags are EXIT_USAGE, found before
+ * anything is loaded. */
 int fail(enum ferry_status status, const struct ferry_error *err);
 
 /* Prints one JSON value and a newline on stdout, then frees it. Returns an exit code (1 when stdout
  * is broken). */
 int print_json(json_t *json);
+
+/* A "Key:  123 kB" line of a /proc file, in kB; 0 when absent. */
+uint64_t proc_kb(const char *path, const char *key);
 
 /* "4.2 GB"; text holds at least 32 bytes. */
 const char *bytes_text(double n_bytes, char text[32]);

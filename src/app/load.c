@@ -12,17 +12,68 @@
 
 enum { CONTEXT_DEFAULT = 4096, STEP_DEFAULT = 512 };
 
-static enum ferry_status open_engine(struct loaded *l, const struct shared_options *options,
-                                     const struct load_request *request, struct ferry_error *err)
+/* Tokens of one sequence: what the verb needs, else --context, else the trained length up to a
+ * default. */
+static enum ferry_status pick_context(const struct shared_options *options,
+                                      const struct load_request *request,
+                                      const struct model_config *config, size_t *ret_context,
+                                      struct ferry_error *err)
 {
-    struct engine_options engine = {.n_sequences = request->n_sequences,
-                                    .context = request->context};
+    if (request->context > 0 && options->context > 0 && options->context < request->context)
+        return FERRY_FAIL(err, FERRY_ERR_CONTEXT_FULL,
+                          "%zu tokens are needed, --context allows %zu", request->context,
+                          options->context);
+    *ret_context = request->context > 0   ? request->context
+                   : options->context > 0 ? options->context
+                                          : min_size(config->context, CONTEXT_DEFAULT);
+    if (*ret_context > config->context)
+        LOG_WARNING("a context of %zu tokens is longer than the %zu that the model was trained for",
+                    *ret_context, config->context);
+    return FERRY_OK;
+}
 
-    if (options->context > 0)
-        engine.context = options->context;
-    if (engine.context == 0)
-        engine.context = min_size(model_config(l->model)->context, CONTEXT_DEFAULT);
-    return engine_create(&l->engine, l->model, &engine, err);
+/* Step sizes by the flags; the configuration is read for them alone, the model reads its own. */
+static enum ferry_status pick_sizes(struct loaded *loaded, const struct shared_options *options,
+                                    const struct load_request *request, struct model_options *model,
+                                    size_t *ret_context, struct ferry_error *err)
+{
+    struct model_config config;
+    struct arena arena;
+
+    arena_init(&arena, "config");
+    enum ferry_status st = model_config_read(&config, loaded->checkpoint, &arena, err);
+    if (st == FERRY_OK)
+        st = pick_context(options, request, &config, ret_context, err);
+    if (st == FERRY_OK) {
+        size_t chunk = options->prefill_chunk == 0 ? STEP_DEFAULT : options->prefill_chunk;
+        model->step_tokens =
+            max_size(min_size(chunk, *ret_context), max_size(request->n_sequences, 1));
+        /* A batch must fit into one step: otherwise every expert would be read more than once. */
+        model->step_logits =
+            max_size(engine_logit_rows(model->step_tokens, config.n_vocab), request->n_sequences);
+    }
+    arena_fini(&arena);
+    return st;
+}
+
+/* Refuses what would not fit, before the kernel's out-of-memory killer does. */
+static enum ferry_status check_memory(const struct loaded *loaded,
+                                      const struct engine_options *engine, struct ferry_error *err)
+{
+    const struct model_plan *plan = model_plan(loaded->model);
+    double need = (double)plan->weights_packed + (double)plan->step;
+    double available = (double)proc_kb("/proc/meminfo", "MemAvailable") * 1024;
+    char a[32], b[32];
+
+    if (engine != NULL)
+        need += (double)engine_bytes(loaded->model, engine);
+    if (available == 0 || need <= available)
+        return FERRY_OK;
+    return FERRY_FAIL(err, FERRY_ERR_NOMEM,
+                      "this needs %s and %s are available; try --no-repack, a smaller --context or "
+                      "--prefill-chunk "
+                      "('ferry inspect' has the table)",
+                      bytes_text(need, a), bytes_text(available, b));
 }
 
 enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options *options,
@@ -30,41 +81,47 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
 {
     struct device_options device = {options->n_threads, options->level};
     struct model_options model = {.no_repack = options->no_repack, .kv_dtype = options->kv};
+    struct engine_options engine = {.n_sequences = request->n_sequences};
     uint64_t start = clock_now_ns();
 
-    model.step_tokens = STEP_DEFAULT;
-    if (options->prefill_chunk == SIZE_MAX)
-        model.step_tokens = max_size(request->context, STEP_DEFAULT);
-    else if (options->prefill_chunk > 0)
-        model.step_tokens = options->prefill_chunk;
-    model.step_tokens =
-        max_size(model.step_tokens, max_size(request->n_sequences, request->step_tokens));
     enum ferry_status st = checkpoint_open(&loaded->checkpoint, options->model, err);
     if (st == FERRY_OK)
         st = device_create_cpu(&loaded->device, &device, err);
     if (st == FERRY_OK && request->tokenizer)
         st = tokenizer_create(&loaded->tokenizer, loaded->checkpoint, err);
-    if (st == FERRY_OK) {
-        struct model_config config;
-        struct arena arena;
-        arena_init(&arena, "config");
-        st = model_config_read(&config, loaded->checkpoint, &arena, err);
-        arena_fini(&arena);
-        if (st == FERRY_OK)
-            model.step_logits = engine_logit_rows(model.step_tokens, config.n_vocab);
-    }
+    else if (st == FERRY_OK && request->any_tokenizer &&
+             tokenizer_create(&loaded->tokenizer, loaded->checkpoint, err) != FERRY_OK)
+        LOG_DEBUG("no tokenizer: %s", err->msg);
+    if (st == FERRY_OK)
+        st = pick_sizes(loaded, options, request, &model, &engine.context, err);
     if (st == FERRY_OK)
         st = model_open(&loaded->model, loaded->checkpoint, loaded->device, &model, err);
     if (st == FERRY_OK && request->weights)
+        st = check_memory(loaded, request->n_sequences > 0 ? &engine : NULL, err);
+    if (st == FERRY_OK && request->weights)
         st = model_load(loaded->model, err);
     if (st == FERRY_OK && request->n_sequences > 0)
-        st = open_engine(loaded, options, request, err);
+        st = engine_create(&loaded->engine, loaded->model, &engine, err);
     loaded->load_seconds = (double)(clock_now_ns() - start) * 1e-9;
     return st;
 }
 
+/* What went differently than asked is said, whatever the verb (law 5). */
+static void warn_counters(const struct model *model)
+{
+    const struct model_counters *c = model_counters(model);
+
+    if (c->kv_overflows > 0)
+        LOG_WARNING("%llu keys or values did not fit the KV cache's number format; use --kv bf16",
+                    (unsigned long long)c->kv_overflows);
+    if (c->steps_retried > 0)
+        LOG_WARNING("%llu steps were void and repeated", (unsigned long long)c->steps_retried);
+}
+
 void loaded_close(struct loaded *loaded)
 {
+    if (loaded->model != NULL)
+        warn_counters(loaded->model);
     engine_destroy(loaded->engine);
     model_destroy(loaded->model);
     tokenizer_destroy(loaded->tokenizer);
@@ -73,11 +130,28 @@ void loaded_close(struct loaded *loaded)
     *loaded = (struct loaded){0};
 }
 
+uint64_t proc_kb(const char *path, const char *key)
+{
+    char line[256];
+    unsigned long long value = 0;
+    FILE *f = fopen(path, "re");
+
+    if (f == NULL)
+        return 0;
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, key, strlen(key)) == 0 &&
+            sscanf(line + strlen(key), ": %llu", &value) == 1)
+            break;
+    }
+    (void)fclose(f);
+    return value;
+}
+
 int fail(enum ferry_status status, const struct ferry_error *err)
 {
     (void)fflush(stdout);
     LOG_ERROR("%s", err->msg[0] != 0 ? err->msg : ferry_status_text(status));
-    return status == FERRY_ERR_ARG ? EXIT_USAGE : EXIT_FAILED;
+    return EXIT_FAILED;
 }
 
 int print_json(json_t *json)

@@ -121,8 +121,8 @@ enum {
     KEY_LEVEL,
     KEY_KV,
     KEY_NO_REPACK,
+    KEY_REPACK,
     KEY_RANKS,
-    KEY_PLACEMENT,
     KEY_COMBINE,
     KEY_JSON,
 };
@@ -156,6 +156,7 @@ static const struct argp_option SHARED[] = {
     {"ranks", KEY_RANKS, "N", 0, "Expert-parallel ranks (1 only so far)", 10},
     {"no-repack", KEY_NO_REPACK, NULL, 0, "Compute from the file's layout: slower, half the memory",
      10},
+    {"repack", KEY_REPACK, NULL, 0, "Repack weights for speed (the default)", 10},
     {"json", KEY_JSON, NULL, 0, "Print JSON", 10},
     {0},
 };
@@ -195,6 +196,9 @@ static void apply(struct shared_options *o, int key, const char *text, const cha
     case KEY_NO_REPACK:
         o->no_repack = text == NULL || strcmp(text, "0") != 0;
         break;
+    case KEY_REPACK:
+        o->no_repack = false;
+        break;
     case KEY_RANKS:
         if (!parse_size(text, 1, 1, &n))
             *ret_why = "is not 1: expert parallelism over several ranks is not built yet";
@@ -211,7 +215,7 @@ static void apply(struct shared_options *o, int key, const char *text, const cha
     }
 }
 
-bool shared_options_init(struct shared_options *options)
+void shared_options_init(struct shared_options *options)
 {
     *options = (struct shared_options){.level = cpu_best_level(), .kv = DTYPE_F16};
     for (size_t i = 0; i < sizeof VARIABLES / sizeof VARIABLES[0]; i++) {
@@ -219,12 +223,20 @@ bool shared_options_init(struct shared_options *options)
         if (value == NULL || value[0] == 0)
             continue;
         apply(options, VARIABLES[i].key, value, &why);
-        if (why != NULL) {
-            LOG_ERROR("environment: %s='%s' %s", VARIABLES[i].variable, value, why);
-            return false;
+        if (why != NULL && options->bad_variable == NULL) {
+            options->bad_variable = VARIABLES[i].variable;
+            options->bad_why = why;
         }
     }
-    return true;
+}
+
+bool shared_options_check(const struct shared_options *options)
+{
+    if (options->bad_variable == NULL)
+        return true;
+    LOG_ERROR("environment: %s='%s' %s", options->bad_variable, getenv(options->bad_variable),
+              options->bad_why);
+    return false;
 }
 
 static const char *flag_name(int key)
@@ -248,6 +260,7 @@ static error_t parse_shared(int key, char *arg, struct argp_state *state)
     case KEY_LEVEL:
     case KEY_KV:
     case KEY_NO_REPACK:
+    case KEY_REPACK:
     case KEY_RANKS:
     case KEY_COMBINE:
     case KEY_JSON:

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -53,24 +54,6 @@ static void check_cpu(struct report *r)
         cpu_level_name(level));
 }
 
-/* A "Key:  123 kB" line of a /proc file; 0 when absent. */
-static uint64_t proc_kb(const char *path, const char *key)
-{
-    char line[256];
-    unsigned long long value = 0;
-    FILE *f = fopen(path, "re");
-
-    if (f == NULL)
-        return 0;
-    while (fgets(line, sizeof line, f) != NULL) {
-        if (strncmp(line, key, strlen(key)) == 0 &&
-            sscanf(line + strlen(key), ": %llu", &value) == 1)
-            break;
-    }
-    (void)fclose(f);
-    return value;
-}
-
 static void check_memory(struct report *r)
 {
     char a[32], b[32];
@@ -98,7 +81,7 @@ static void check_memory(struct report *r)
 
 struct read_arg {
     const unsigned char *memory;
-    uint64_t sums[64];
+    atomic_uint_fast64_t sum; /* keeps the reads alive */
 };
 
 static void read_blocks(void *arg, size_t begin, size_t end, int thread_index)
@@ -113,7 +96,8 @@ static void read_blocks(void *arg, size_t begin, size_t end, int thread_index)
         s2 += p[i + 2];
         s3 += p[i + 3];
     }
-    a->sums[thread_index % 64] += s0 + s1 + s2 + s3;
+    (void)thread_index;
+    atomic_fetch_add_explicit(&a->sum, s0 + s1 + s2 + s3, memory_order_relaxed);
 }
 
 double read_bandwidth(struct device *device)
@@ -137,7 +121,9 @@ double read_bandwidth(struct device *device)
 
 static void check_bandwidth(struct report *r)
 {
-    struct device_options options = {0, cpu_best_level()};
+    struct shared_options shared;
+    shared_options_init(&shared); /* FERRY_THREADS counts here, too */
+    struct device_options options = {shared.n_threads, shared.level};
     struct device *device = NULL;
     struct ferry_error err = {0};
 

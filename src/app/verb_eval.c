@@ -1,6 +1,6 @@
 /* ferry eval: perplexity and bits per byte of a text. The definition (window, stride, BOS) is in
- * docs/eval.md: windows of `window` tokens every `stride`; each token but the first is scored once,
- * in the first window that holds it. */
+ * docs/numerics.md, "Perplexity": windows of `window` tokens every `stride`; each token but the
+ * first is scored once, in the first window that holds it. */
 #include "app/app.h"
 
 #include "base/alloc.h"
@@ -23,7 +23,8 @@ enum { KEY_TEXT_FILE = 0x200, KEY_WINDOW, KEY_STRIDE, KEY_MAX, KEY_AGAINST };
 static const struct argp_option OPTIONS[] = {
     {"text-file", KEY_TEXT_FILE, "F", 0, "The text; '-' is standard input", 1},
     {"window", KEY_WINDOW, "N", 0, "Tokens of one window (default 512)", 1},
-    {"stride", KEY_STRIDE, "N", 0, "Tokens from one window to the next (default 256)", 1},
+    {"stride", KEY_STRIDE, "N", 0, "Tokens from one window to the next (default: half a window)",
+     1},
     {"max-tokens", KEY_MAX, "N", 0, "Only the first N tokens of the text", 1},
     {"against", KEY_AGAINST, "MODEL", 0,
      "A second model on the same tokens: KL divergence from it, and how often both agree", 1},
@@ -198,7 +199,6 @@ static enum ferry_status run_eval(struct eval_options *o, const char *text, size
     struct score score = {.ids = &ids};
     uint64_t start = 0;
 
-    o->shared.context = o->window;
     enum ferry_status st = loaded_open(&loaded, &o->shared, &request, err);
     if (st == FERRY_OK && o->against != NULL) {
         struct shared_options second = o->shared;
@@ -213,8 +213,22 @@ static enum ferry_status run_eval(struct eval_options *o, const char *text, size
     }
     if (st == FERRY_OK)
         st = tokenizer_encode(loaded.tokenizer, text, size, true, false, &ids, err);
-    if (st == FERRY_OK && o->max_tokens > 0 && ids.count > o->max_tokens)
+    for (size_t i = 0; i < ids.count && st == FERRY_OK; i++) {
+        if ((size_t)ids.ids[i] >= model_config(loaded.model)->n_vocab)
+            st = FERRY_FAIL(
+                err, FERRY_ERR_FORMAT,
+                "the tokenizer gives id %d, the model has %zu: they do not belong together",
+                ids.ids[i], model_config(loaded.model)->n_vocab);
+    }
+    if (st == FERRY_OK && o->max_tokens > 0 && ids.count > o->max_tokens) {
         ids.count = o->max_tokens;
+        size = 0; /* bits per byte are over the bytes of these tokens */
+        for (size_t i = 0; i < ids.count; i++) {
+            size_t n = 0;
+            (void)tokenizer_piece(loaded.tokenizer, ids.ids[i], true, &n);
+            size += n;
+        }
+    }
     if (st == FERRY_OK && ids.count < 2)
         st = FERRY_FAIL(err, FERRY_ERR_ARG, "the text has %zu tokens; at least 2 are needed",
                         ids.count);
@@ -245,17 +259,19 @@ int verb_eval(int argc, char **argv)
     static const struct argp_child CHILDREN[] = {{&shared_argp, 0, NULL, 0}, {0}};
     static const struct argp ARGP = {
         OPTIONS, parse, "MODEL", "Perplexity and bits per byte of a text.", CHILDREN, NULL, NULL};
-    struct eval_options o = {.window = 512, .stride = 256};
+    struct eval_options o = {.window = 512};
     struct ferry_error err = {0};
     char *text = NULL;
     size_t size = 0;
     int code = EXIT_GOOD;
 
-    if (!shared_options_init(&o.shared) || argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0)
+    shared_options_init(&o.shared);
+    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
         return EXIT_USAGE;
-    if (o.text_file == NULL || o.stride > o.window || o.window < 2) {
-        LOG_ERROR(
-            "eval needs --text-file, a window of at least 2 and a stride of at most the window");
+    if (o.stride == 0)
+        o.stride = o.window / 2;
+    if (o.text_file == NULL || o.window < 2 || o.stride < 1 || o.stride >= o.window) {
+        LOG_ERROR("eval needs --text-file, a window of at least 2 and a stride below the window");
         return EXIT_USAGE;
     }
     enum ferry_status st = read_file(o.text_file, &text, &size, &err);

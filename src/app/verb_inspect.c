@@ -150,6 +150,10 @@ static void print_people(const struct inspect_options *o, const struct loaded *l
                  bytes_text((double)m.resident, a), bytes_text((double)m.total, b));
     (void)printf("  numerics    %s\n", model_numerics(l->model));
     (void)printf("  checks      every tensor is used exactly once\n");
+    if (checkpoint_n_stale(l->checkpoint) > 0)
+        (void)printf("              %zu entries of the index disagree with the files' headers; the "
+                     "headers count\n",
+                     checkpoint_n_stale(l->checkpoint));
 }
 
 static json_t *tensors_json(const struct checkpoint *checkpoint)
@@ -167,6 +171,20 @@ static json_t *tensors_json(const struct checkpoint *checkpoint)
                             (json_int_t)t->offset, "bytes", (json_int_t)t->size_bytes));
     }
     return list;
+}
+
+static json_t *keys_json(const struct checkpoint *checkpoint)
+{
+    const struct gguf_meta *meta = checkpoint_meta(checkpoint);
+    json_t *keys = json_object();
+    char text[160];
+
+    for (size_t i = 0; meta != NULL && i < gguf_n_keys(meta); i++) {
+        gguf_describe(meta, i, text, sizeof text);
+        error_make_printable(text); /* descriptions are cut, maybe inside a character */
+        (void)json_object_set_new(keys, gguf_key(meta, i), json_string(text));
+    }
+    return keys;
 }
 
 static json_t *hashes_json(const struct loaded *l)
@@ -213,6 +231,8 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
         (void)json_object_set_new(json, "tensors", tensors_json(l->checkpoint));
     if (o->hashes)
         (void)json_object_set_new(json, "expert_sha256", hashes_json(l));
+    if (o->keys)
+        (void)json_object_set_new(json, "keys", keys_json(l->checkpoint));
     return print_json(json);
 }
 
@@ -231,6 +251,7 @@ static void print_lists(const struct inspect_options *o, const struct loaded *l)
     const struct gguf_meta *meta = checkpoint_meta(checkpoint);
     for (size_t i = 0; o->keys && meta != NULL && i < gguf_n_keys(meta); i++) {
         gguf_describe(meta, i, text, sizeof text);
+        error_make_printable(text);
         (void)printf("key %s = %s\n", gguf_key(meta, i), text);
     }
     const struct model_config *c = model_config(l->model);
@@ -254,7 +275,8 @@ int verb_inspect(int argc, char **argv)
     struct ferry_error err = {0};
     int code = EXIT_GOOD;
 
-    if (!shared_options_init(&o.shared) || argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0)
+    shared_options_init(&o.shared);
+    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
         return EXIT_USAGE;
     enum ferry_status st = loaded_open(&loaded, &o.shared, &request, &err);
     if (st == FERRY_OK && o.shared.json)

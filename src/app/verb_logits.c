@@ -117,7 +117,6 @@ static enum ferry_status write_logits(struct logits_options *o, const struct tok
     struct sequence *sequence = NULL;
     size_t n_rows = o->last > 0 && o->last < ids->count ? o->last : ids->count;
 
-    o->shared.context = ids->count;
     enum ferry_status st = loaded_open(&loaded, &o->shared, &request, err);
     if (st == FERRY_OK)
         st = writer_open(&writer, o->out, n_rows, model_config(loaded.model)->n_vocab, err);
@@ -147,9 +146,8 @@ int verb_logits(int argc, char **argv)
     char *text = NULL;
     size_t size = 0;
 
-    if (!shared_options_init(&o.shared))
-        return EXIT_USAGE;
-    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0)
+    shared_options_init(&o.shared);
+    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
         return EXIT_USAGE;
     if (o.out == NULL || (o.ids == NULL) == (o.ids_file == NULL)) {
         LOG_ERROR("logits needs --out and one of --ids and --ids-file");

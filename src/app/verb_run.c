@@ -131,6 +131,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         o->special = true;
         return 0;
     case KEY_STOP:
+        if (arg[0] == 0)
+            argp_failure(state, EXIT_USAGE, 0, "an empty --stop would end every answer");
         if (o->n_stops == TEXT_STOPS_MAX)
             argp_failure(state, EXIT_USAGE, 0, "more than %d stop texts", TEXT_STOPS_MAX);
         o->stops[o->n_stops++] = arg;
@@ -140,7 +142,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* Ctrl-C stops the answer, not the program; pairs with the loop in generate(). */
+/* Ctrl-C stops the answer, not the program: the handler is installed while an answer is made, and
+ * read between steps. */
 static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int sig)
@@ -180,15 +183,16 @@ static enum ferry_status take_token(void *arg, size_t feed_index, size_t positio
 static enum ferry_status keep_text(struct answer *a, const char *text, size_t size,
                                    struct ferry_error *err)
 {
-    if (size > a->shown_capacity - a->shown_size) {
-        size_t capacity = 2 * (a->shown_size + size) + 1024;
+    if (a->shown == NULL || size > a->shown_capacity - a->shown_size) {
+        size_t capacity = 2 * (a->shown_size + size) + 8 * (a->ids.capacity - a->n_prompt) + 64;
         char *grown = mem_resize(a->shown, a->shown_size, capacity);
         if (grown == NULL)
             return FERRY_FAIL(err, FERRY_ERR_NOMEM, "answer: no memory for its text");
         a->shown = grown;
         a->shown_capacity = capacity;
     }
-    memcpy(a->shown + a->shown_size, text, size);
+    if (size > 0)
+        memcpy(a->shown + a->shown_size, text, size);
     a->shown_size += size;
     return FERRY_OK;
 }
@@ -275,28 +279,45 @@ static enum ferry_status decode_loop(struct answer *a, struct sequence *sequence
     return st;
 }
 
+/* The prompt, a step at a time, so that Ctrl-C is heard in between. */
+static enum ferry_status feed_prompt(struct answer *a, struct sequence *sequence,
+                                     struct ferry_error *err)
+{
+    size_t step = model_options(a->loaded->model)->step_tokens;
+    enum ferry_status st = FERRY_OK;
+
+    for (size_t done = 0; done < a->n_prompt && st == FERRY_OK && !interrupted; done += step) {
+        size_t n = min_size(step, a->n_prompt - done);
+        struct engine_feed feed = {sequence, a->ids.ids + done, n, done + n == a->n_prompt};
+        st = engine_feed(a->loaded->engine, &feed, 1, take_token, a, err);
+    }
+    return st;
+}
+
 static enum ferry_status generate(struct answer *a, struct ferry_error *err)
 {
     struct sequence *sequence = NULL;
     const struct exchange_ledger *ledger = model_ledger(a->loaded->model);
-    size_t n_max = a->options->n_tokens;
 
     a->n_prompt = a->ids.count;
     if (a->n_prompt == 0)
         return FERRY_FAIL(err, FERRY_ERR_ARG,
                           "the prompt is empty and this tokenizer adds no BOS; give it some text");
+    size_t n_max = min_size(a->options->n_tokens, engine_context(a->loaded->engine));
     enum ferry_status st = reserve(&a->ids, n_max, err);
+    if (st == FERRY_OK && !a->stream)
+        st = keep_text(a, NULL, 0, err); /* takes its first room before the first step */
     if (st == FERRY_OK)
         st = sequence_open(a->loaded->engine, &sequence, err);
     if (st != FERRY_OK)
         return st;
     uint64_t start = clock_now_ns();
-    struct engine_feed feed = {sequence, a->ids.ids, a->n_prompt, 1};
-    st = engine_feed(a->loaded->engine, &feed, 1, take_token, a, err);
+    st = feed_prompt(a, sequence, err);
     a->prompt_seconds = (double)(clock_now_ns() - start) * 1e-9;
     a->reads_before = ledger->weight_reads;
     a->layers_before = ledger->layers;
-    if (st == FERRY_OK) {
+    a->finish = "interrupted";
+    if (st == FERRY_OK && !interrupted) {
         start = clock_now_ns();
         st = decode_loop(a, sequence, n_max, err);
         if (st == FERRY_OK)
@@ -333,9 +354,6 @@ static void print_closing_line(const struct answer *a, uint64_t seed)
     if (a->options->temperature > 0)
         (void)fprintf(stderr, ", seed %llu", (unsigned long long)seed);
     (void)fprintf(stderr, "; %s]\n", a->finish);
-    if (model_counters(a->loaded->model)->kv_overflows > 0)
-        LOG_WARNING("%llu keys or values did not fit the KV cache's number format; use --kv bf16",
-                    (unsigned long long)model_counters(a->loaded->model)->kv_overflows);
 }
 
 static int print_answer_json(const struct answer *a, uint64_t seed)
@@ -358,6 +376,15 @@ static int print_answer_json(const struct answer *a, uint64_t seed)
     return print_json(json);
 }
 
+static struct sampler_options sampling_of(const struct run_options *o, uint64_t seed)
+{
+    return (struct sampler_options){.temperature = (float)o->temperature,
+                                    .top_k = o->top_k,
+                                    .top_p = (float)o->top_p,
+                                    .min_p = (float)o->min_p,
+                                    .seed = seed};
+}
+
 /* One prompt (text, or ids when text is NULL) from start to closing line. */
 static enum ferry_status answer_one(const struct run_options *o, struct loaded *l, const char *text,
                                     size_t size, int *ret_code, struct ferry_error *err)
@@ -374,11 +401,7 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
         seed = clock_now_ns();
     if (!o->seed_given)
         seed >>= 11; /* fits a JSON number */
-    struct sampler_options sampling = {.temperature = (float)o->temperature,
-                                       .top_k = o->top_k,
-                                       .top_p = (float)o->top_p,
-                                       .min_p = (float)o->min_p,
-                                       .seed = seed};
+    struct sampler_options sampling = sampling_of(o, seed);
     st = sampler_create(&a.sampler, &sampling, model_config(l->model)->n_vocab,
                         l->tokenizer != NULL ? tokenizer_n_vocab(l->tokenizer) : 0,
                         device_kernels(l->device), err);
@@ -393,8 +416,13 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
         if (st == FERRY_OK)
             st = parse_ids(file, size, &a.ids, err);
     }
-    if (st == FERRY_OK)
+    if (st == FERRY_OK) {
+        struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, before;
+        interrupted = 0;
+        (void)sigaction(SIGINT, &action, &before);
         st = generate(&a, err);
+        (void)sigaction(SIGINT, &before, NULL);
+    }
     if (st == FERRY_OK && o->shared.json)
         *ret_code = print_answer_json(&a, seed);
     else if (st == FERRY_OK) {
@@ -412,37 +440,37 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
     return st;
 }
 
-/* Lines from the terminal; each is continued on its own. */
+/* Lines from the terminal; each is continued on its own. A bad one costs the exit code, not the
+ * session. */
 static enum ferry_status talk(const struct run_options *o, struct loaded *l, int *ret_code,
                               struct ferry_error *err)
 {
     char *line = NULL;
     size_t capacity = 0;
     bool terminal = isatty(STDIN_FILENO) == 1;
+    enum ferry_status st = FERRY_OK;
+    ssize_t n;
 
     if (terminal)
         (void)fprintf(stderr,
                       "Type a text to be continued; Ctrl-C stops an answer, Ctrl-D leaves.\n");
-    for (;;) {
+    while (st != FERRY_ERR_IO) { /* nowhere to write to: the others are pointless, too */
         if (terminal)
             (void)fprintf(stderr, "> ");
-        interrupted = 0;
-        ssize_t n = getline(&line, &capacity, stdin);
-        if (n < 0 && interrupted) {
-            clearerr(stdin);
-            (void)fprintf(stderr, "\n");
-            continue;
-        }
+        n = getline(&line, &capacity, stdin);
         if (n < 0)
             break;
         size_t size = (size_t)n;
+        int code = EXIT_GOOD;
         while (size > 0 && (line[size - 1] == '\n' || line[size - 1] == '\r'))
             size--;
         if (size == 0)
             continue;
-        enum ferry_status st = answer_one(o, l, line, size, ret_code, err);
-        if (st != FERRY_OK) /* this prompt's fault: say so and go on */
-            *ret_code = fail(st, err);
+        st = answer_one(o, l, line, size, &code, err);
+        if (st != FERRY_OK)
+            code = fail(st, err);
+        if (code != EXIT_GOOD)
+            *ret_code = code;
     }
     free(line); /* getline's own */
     return FERRY_OK;
@@ -452,7 +480,8 @@ static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_
 {
     struct loaded loaded = {0};
     bool ids = o->ids != NULL || o->ids_file != NULL;
-    struct load_request request = {.n_sequences = 1, .tokenizer = !ids, .weights = true};
+    struct load_request request = {
+        .n_sequences = 1, .tokenizer = !ids, .any_tokenizer = true, .weights = true};
     char *file = NULL;
     size_t size = o->prompt != NULL ? strlen(o->prompt) : 0;
 
@@ -461,6 +490,9 @@ static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_
         st = read_file(o->prompt_file, &file, &size, err);
     if (st == FERRY_OK)
         st = loaded_open(&loaded, &o->shared, &request, err);
+    if (st == FERRY_OK && o->n_stops > 0 && loaded.tokenizer == NULL)
+        st =
+            FERRY_FAIL(err, FERRY_ERR_ARG, "--stop needs a tokenizer and this checkpoint has none");
     if (st == FERRY_OK && ids)
         st = answer_one(o, &loaded, NULL, 0, ret_code, err);
     else if (st == FERRY_OK && (o->prompt != NULL || file != NULL))
@@ -479,17 +511,22 @@ int verb_run(int argc, char **argv)
         OPTIONS,  parse, "MODEL", "Continues a text, once or line by line in the terminal.",
         CHILDREN, NULL,  NULL};
     struct run_options o = {.n_tokens = 256, .temperature = 0.7, .top_p = 0.95};
-    struct sigaction action = {.sa_handler = on_interrupt};
     struct ferry_error err = {0};
     int code = EXIT_GOOD;
 
-    if (!shared_options_init(&o.shared) || argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0)
+    shared_options_init(&o.shared);
+    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
         return EXIT_USAGE;
     if ((o.prompt != NULL) + (o.prompt_file != NULL) + (o.ids != NULL) + (o.ids_file != NULL) > 1) {
         LOG_ERROR("run takes one of -p, --prompt-file, --ids and --ids-file");
         return EXIT_USAGE;
     }
-    (void)sigaction(SIGINT, &action, NULL);
-    enum ferry_status st = run(&o, &code, &err);
+    struct sampler_options sampling = sampling_of(&o, o.seed);
+    enum ferry_status st = sampler_options_check(&sampling, &err);
+    if (st != FERRY_OK) {
+        LOG_ERROR("%s", err.msg);
+        return EXIT_USAGE;
+    }
+    st = run(&o, &code, &err);
     return st == FERRY_OK ? code : fail(st, &err);
 }

@@ -1,9 +1,11 @@
 /* Processor detection. See cpu.h. */
 #include "base/cpu.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -70,8 +72,10 @@ int cpu_count(void)
 {
     cpu_set_t set;
 
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return 1;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) { /* more processors than a cpu_set_t holds */
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+        return online > 0 && online <= INT_MAX ? (int)online : 1;
+    }
     int n = CPU_COUNT(&set);
     return n > 0 ? n : 1;
 }

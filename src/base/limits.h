@@ -22,7 +22,8 @@ enum {
     LIMIT_VOCAB = 1 << 22,
     LIMIT_TOKEN_BYTES = 1 << 16, /* bytes of one vocabulary entry */
     LIMIT_LAYERS = 1024,
-    LIMIT_EXPERTS = 4096, /* per layer */
+    LIMIT_EXPERTS = 4096,          /* per layer */
+    LIMIT_EXPERTS_TOTAL = 1 << 18, /* over all layers */
     LIMIT_TOP_K = 64,
     LIMIT_HIDDEN = 1 << 17,
     LIMIT_HEAD_DIM = 1024,

@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/fpmode.h"
 #include "base/limits.h"
 #include "base/size.h"
 
@@ -65,27 +66,6 @@ static void cpu_relax(void)
 {
 #if defined(__x86_64__)
     _mm_pause();
-#endif
-}
-
-/* Law 2: a caller's own rounding mode must not leak into the arithmetic. Returns the old mode. */
-static unsigned fp_mode_enter(void)
-{
-#if defined(__x86_64__)
-    unsigned old = _mm_getcsr();
-    _mm_setcsr(0x1F80); /* all exceptions masked, nearest, FTZ and DAZ off */
-    return old;
-#else
-    return 0;
-#endif
-}
-
-static void fp_mode_leave(unsigned old)
-{
-#if defined(__x86_64__)
-    _mm_setcsr(old);
-#else
-    (void)old;
 #endif
 }
 

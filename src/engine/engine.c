@@ -116,6 +116,11 @@ struct model *engine_model(struct engine *engine)
     return engine->model;
 }
 
+size_t engine_context(const struct engine *engine)
+{
+    return engine->context;
+}
+
 enum ferry_status sequence_open(struct engine *engine, struct sequence **ret_sequence,
                                 struct ferry_error *err)
 {

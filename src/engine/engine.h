@@ -70,4 +70,7 @@ enum ferry_status engine_feed(struct engine *engine, const struct engine_feed *f
 
 struct model *engine_model(struct engine *engine);
 
+/* Tokens that one sequence may hold. */
+size_t engine_context(const struct engine *engine);
+
 #endif

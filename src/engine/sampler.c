@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/fpmode.h"
 #include "base/size.h"
 
 #include <math.h>
@@ -48,10 +49,8 @@ float sampler_uniform(uint64_t seed, uint32_t choice, uint64_t position)
     return (float)(out[0] >> 8) * 0x1p-24f;
 }
 
-enum ferry_status sampler_create(struct sampler **ret_sampler,
-                                 const struct sampler_options *options, size_t n_vocab,
-                                 size_t n_valid, const struct kernels *kernels,
-                                 struct ferry_error *err)
+enum ferry_status sampler_options_check(const struct sampler_options *options,
+                                        struct ferry_error *err)
 {
     if (!(options->temperature >= 0) || !isfinite(options->temperature))
         return FERRY_FAIL(err, FERRY_ERR_ARG, "temperature %g is not a number >= 0",
@@ -60,6 +59,17 @@ enum ferry_status sampler_create(struct sampler **ret_sampler,
         return FERRY_FAIL(err, FERRY_ERR_ARG, "top-p %g is not in (0, 1]", (double)options->top_p);
     if (!(options->min_p >= 0 && options->min_p <= 1))
         return FERRY_FAIL(err, FERRY_ERR_ARG, "min-p %g is not in [0, 1]", (double)options->min_p);
+    return FERRY_OK;
+}
+
+enum ferry_status sampler_create(struct sampler **ret_sampler,
+                                 const struct sampler_options *options, size_t n_vocab,
+                                 size_t n_valid, const struct kernels *kernels,
+                                 struct ferry_error *err)
+{
+    enum ferry_status st = sampler_options_check(options, err);
+    if (st != FERRY_OK)
+        return st;
     struct sampler *s = mem_zero(sizeof *s);
     if (s == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "sampler: no memory");
@@ -132,14 +142,14 @@ static struct candidate pop(struct candidate *heap, size_t n)
 }
 
 /* How far down the order the sum of probabilities passes `target`; pops as it goes. */
-static int32_t walk(struct sampler *s, size_t n, size_t n_max, float target)
+static int32_t walk(struct sampler *s, size_t n, size_t n_max, double target)
 {
-    float seen = 0;
+    double seen = 0;
     struct candidate c = {0, 0};
 
     for (size_t i = 0; i < n_max; i++) {
         c = pop(s->heap, n - i);
-        seen += s->probs[c.id];
+        seen += (double)s->probs[c.id];
         if (target < seen)
             break;
     }
@@ -148,26 +158,27 @@ static int32_t walk(struct sampler *s, size_t n, size_t n_max, float target)
 
 /* The kept candidates end up at the end of the heap, best last; returns how many, and their
  * probabilities' sum. */
-static size_t keep(struct sampler *s, size_t n, float *ret_sum)
+static size_t keep(struct sampler *s, size_t n, double *ret_sum)
 {
     const struct sampler_options *o = &s->options;
     size_t limit = o->top_k > 0 ? min_size(o->top_k, n) : n, n_kept = 0;
-    float sum = 0, best = 0;
+    double sum = 0;
+    float best = 0;
 
-    while (n_kept < limit && (n_kept == 0 || sum < o->top_p)) {
+    while (n_kept < limit && (n_kept == 0 || sum < (double)o->top_p)) {
         float prob = s->probs[pop(s->heap, n - n_kept).id];
         if (n_kept == 0)
             best = prob;
         else if (prob < o->min_p * best)
             break;
         n_kept++;
-        sum += prob;
+        sum += (double)prob;
     }
     *ret_sum = sum;
     return n_kept;
 }
 
-int32_t sampler_sample(struct sampler *sampler, const float *logits, size_t position)
+static int32_t sample(struct sampler *sampler, const float *logits, size_t position)
 {
     const struct sampler_options *o = &sampler->options;
     size_t n = sampler->n_valid;
@@ -175,24 +186,34 @@ int32_t sampler_sample(struct sampler *sampler, const float *logits, size_t posi
     if (o->temperature == 0)
         return sampler_argmax(logits, n);
     /* Probabilities over the whole vocabulary first: top-p and min-p speak of them. */
+    float max = logits[sampler_argmax(logits, n)];
     for (size_t i = 0; i < n; i++) {
-        sampler->probs[i] = logits[i] / o->temperature;
+        sampler->probs[i] = (logits[i] - max) / o->temperature; /* at most 0: cannot overflow */
         sampler->heap[i] = (struct candidate){logits[i], (int32_t)i};
     }
     sampler->kernels->softmax(sampler->probs, n);
     for (size_t i = n / 2; i-- > 0;)
         sift_down(sampler->heap, n, i);
-    float u = sampler_uniform(o->seed, o->choice, position);
-    if (o->top_k == 0 && o->top_p >= 1 &&
-        o->min_p <= 0) /* nothing is cut off: only as deep as needed */
-        return walk(sampler, n, n, u * math_sum16(sampler->probs, n));
-    float sum, seen = 0;
+    double u = (double)sampler_uniform(o->seed, o->choice, position), sum = 0, seen = 0;
+    if (o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0) { /* nothing is cut off */
+        for (size_t i = 0; i < n; i++)
+            sum += (double)sampler->probs[i];
+        return walk(sampler, n, n, u * sum); /* only as deep as needed */
+    }
     size_t n_kept = keep(sampler, n, &sum);
     for (size_t i = 0; i < n_kept; i++) {
         int32_t id = sampler->heap[n - 1 - i].id;
-        seen += sampler->probs[id];
+        seen += (double)sampler->probs[id];
         if (u * sum < seen)
             return id;
     }
     return sampler->heap[n - n_kept].id;
+}
+
+int32_t sampler_sample(struct sampler *sampler, const float *logits, size_t position)
+{
+    unsigned mode = fp_mode_enter(); /* the caller's rounding must not show in the token */
+    int32_t id = sample(sampler, logits, position);
+    fp_mode_leave(mode);
+    return id;
 }

@@ -21,6 +21,10 @@ struct sampler_options {
     uint32_t choice; /* number of the answer when several are asked for */
 };
 
+/* FERRY_ERR_ARG names a setting that is out of range. */
+enum ferry_status sampler_options_check(const struct sampler_options *options,
+                                        struct ferry_error *err) FERRY_MUST_CHECK;
+
 struct sampler;
 
 /* n_vocab: ids that the model scores; n_valid: ids that the tokenizer knows, the rest is padding

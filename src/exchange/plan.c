@@ -63,7 +63,7 @@ void plan_build(struct exchange_plan *plan, const int32_t *experts, const float 
 static size_t tree_range(const int32_t *ids, size_t first, size_t last, int32_t lo, int32_t hi,
                          uint8_t *left, uint8_t *right)
 {
-    if (last - first < 2)
+    if (last - first < 2 || hi - lo < 2) /* ids are unique; two equal ones would not be added up */
         return 0;
     int32_t mid = lo + (hi - lo) / 2;
     size_t split = first;

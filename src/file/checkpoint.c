@@ -543,18 +543,10 @@ enum ferry_status checkpoint_recheck(const struct checkpoint *checkpoint, struct
     return FERRY_OK;
 }
 
-void checkpoint_forget_pages(const struct checkpoint *checkpoint,
-                             const struct checkpoint_tensor *tensor)
+void checkpoint_forget_pages(const struct checkpoint *checkpoint)
 {
-    uintptr_t at = (uintptr_t)tensor->data;
-
-    for (size_t i = 0; i < checkpoint->n_maps; i++) {
-        const struct map *map = checkpoint->maps[i];
-        if (at >= (uintptr_t)map->data && at - (uintptr_t)map->data < map->size) {
-            map_forget(map, tensor->data, (size_t)tensor->size_bytes);
-            return;
-        }
-    }
+    for (size_t i = 0; i < checkpoint->n_maps; i++)
+        map_forget(checkpoint->maps[i], checkpoint->maps[i]->data, checkpoint->maps[i]->size);
 }
 
 void checkpoint_header_hash(const struct checkpoint *checkpoint, char ret_hex[65])

@@ -83,9 +83,9 @@ uint64_t checkpoint_tensor_bytes(const struct checkpoint *checkpoint);
 enum ferry_status checkpoint_recheck(const struct checkpoint *checkpoint,
                                      struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Drops resident pages of a tensor's range after it was repacked (madvise DONTNEED). */
-void checkpoint_forget_pages(const struct checkpoint *checkpoint,
-                             const struct checkpoint_tensor *tensor);
+/* Drops this process's resident pages of all files, after their tensors were repacked; a later read
+ * brings them back. */
+void checkpoint_forget_pages(const struct checkpoint *checkpoint);
 
 /* SHA-256 over what the headers say, whatever the sharding: format, (name, dtype, dims) of all
  * tensors in name order, then config.json (white space and key order aside) or the metadata keys

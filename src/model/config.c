@@ -39,6 +39,9 @@ static enum ferry_status check_bounds(const struct model_config *c, struct ferry
         {"head size", c->head_dim, 2, LIMIT_HEAD_DIM},
         {"expert width", c->expert_width, 1, LIMIT_HIDDEN},
         {"shared expert width", c->shared_width, 0, LIMIT_HIDDEN},
+        {"number of experts times layers", c->router.n_experts * c->n_layers, 1,
+         LIMIT_EXPERTS_TOTAL},
+        {"width of all heads", c->n_heads * c->head_dim, 1, LIMIT_HIDDEN},
         {"dense width", c->dense_width, 0, LIMIT_HIDDEN * 4},
     };
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {

@@ -73,6 +73,57 @@ static void refuse(struct reader *r, const char *key, double neutral)
                                "gguf: key '%s.%s' = %g is not supported", r->arch, key, value);
 }
 
+/* A scale; 0 is what converters write for "none". */
+static float get_scale(struct reader *r, const char *key, float none)
+{
+    double value = get_number(r, key, 0);
+    return value != 0 ? (float)value : none;
+}
+
+/* Settings of other architectures that would change the function. */
+static void refuse_foreign(struct reader *r, const struct model_config *c)
+{
+    static const char *const SCALES[] = {"attention.scale", "embedding_scale", "residual_scale",
+                                         "logit_scale"};
+    static const char *const CAPS[] = {"router_logit_softcapping", "attn_logit_softcapping",
+                                       "final_logit_softcapping"};
+    char text[160];
+    bool rotates = true;
+
+    for (size_t i = 0; i < sizeof CAPS / sizeof CAPS[0]; i++)
+        refuse(r, CAPS[i], 0);
+    for (size_t i = 0; i < sizeof SCALES / sizeof SCALES[0] && !c->arch->granite_scales; i++) {
+        double value = get_number(r, SCALES[i], 0);
+        if (value != 1 && (float)value != (i == 0 ? c->attn_scale : 0))
+            refuse(r, SCALES[i], 0);
+    }
+    refuse(r, "expert_group_count", get_number(r, "expert_group_count", 0) == 1 ? 1 : 0);
+    /* Granite files without rotation say so here. */
+    if (c->arch->granite_scales &&
+        gguf_get_bool(r->meta, full_key(r, "rope.scaling.finetuned", text), &rotates, NULL) &&
+        !rotates && r->status == FERRY_OK)
+        r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
+                               "gguf: key '%s' = false (no rotation) is not supported", text);
+}
+
+/* Sliding windows as the architecture has them; a window that its reference would not apply is
+ * refused. */
+static void read_windows(struct reader *r, struct model_config *c)
+{
+    size_t window = get_size(r, "attention.sliding_window", 0);
+
+    if (window == 0 || window >= c->context || r->status != FERRY_OK)
+        return;
+    if (c->arch->windows != WINDOW_ALL) {
+        r->status = FERRY_FAIL(r->err, FERRY_ERR_UNSUPPORTED,
+                               "gguf: a sliding window (%zu) is not supported for %s", window,
+                               c->arch->name);
+        return;
+    }
+    for (size_t l = 0; l < c->n_layers; l++)
+        c->layer_window[l] = window;
+}
+
 static void read_rope(struct reader *r, struct model_config *c)
 {
     char text[160];
@@ -140,10 +191,10 @@ static void read_shape(struct reader *r, struct model_config *c,
     c->attn_scale = c->head_dim > 0 ? (float)(1.0 / sqrt((double)c->head_dim)) : 0;
     if (!arch->granite_scales)
         return;
-    c->attn_scale = (float)get_number(r, "attention.scale", (double)c->attn_scale);
-    c->embed_scale = (float)get_number(r, "embedding_scale", 1);
-    c->residual_scale = (float)get_number(r, "residual_scale", 1);
-    c->logit_divisor = (float)get_number(r, "logit_scale", 1);
+    c->attn_scale = get_scale(r, "attention.scale", c->attn_scale);
+    c->embed_scale = get_scale(r, "embedding_scale", 1);
+    c->residual_scale = get_scale(r, "residual_scale", 1);
+    c->logit_divisor = get_scale(r, "logit_scale", 1);
 }
 
 static void read_router(struct reader *r, struct model_config *c)
@@ -207,11 +258,11 @@ enum ferry_status config_read_gguf(struct model_config *config, const struct che
                        (int)(title.size < 100 ? title.size : 100), title.data);
     else
         (void)snprintf(config->name, sizeof config->name, "%s", config->arch->name);
+    error_make_printable(config->name); /* it goes to terminals and into JSON */
     read_shape(&r, config, checkpoint);
     read_router(&r, config);
     read_rope(&r, config);
-    refuse(&r, "router_logit_softcapping", 0);
-    refuse(&r, "expert_group_count", get_number(&r, "expert_group_count", 0) == 1 ? 1 : 0);
+    refuse_foreign(&r, config);
     if (r.status != FERRY_OK)
         return r.status;
     if (config->n_vocab == 0)
@@ -220,13 +271,12 @@ enum ferry_status config_read_gguf(struct model_config *config, const struct che
     enum ferry_status st = config_alloc_layers(config, arena, err);
     if (st != FERRY_OK)
         return st;
-    size_t window = get_size(&r, "attention.sliding_window", 0);
     size_t dense = get_size(&r, "leading_dense_block_count", 0);
     for (size_t l = 0; l < config->n_layers; l++) {
         (void)snprintf(text, sizeof text, "blk.%zu.ffn_gate_inp.weight",
                        l); /* tensors tell which layers have experts */
         config->layer_has_experts[l] = l >= dense && checkpoint_find(checkpoint, text) != NULL;
-        config->layer_window[l] = window;
     }
+    read_windows(&r, config);
     return r.status;
 }

@@ -114,7 +114,8 @@ static void read_rope(struct reader *r, struct model_config *c)
     c->rope_theta = get_number(r, "rope_theta", c->arch->rope_theta);
     check_partial(r);
     for (int i = 0; i < 2; i++) {
-        struct reader inner = {get_object(r, KEYS[i]), r->err, r->status};
+        const json_t *object = get_object(r, KEYS[i]); /* may set r->status: read first */
+        struct reader inner = {object, r->err, r->status};
         c->rope_theta = get_number(&inner, "rope_theta", c->rope_theta);
         check_partial(&inner);
         const char *type = get_string(&inner, "rope_type");

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/fpmode.h"
 #include "base/limits.h"
 #include "base/size.h"
 #include "model/forward.h"
@@ -248,12 +249,17 @@ enum ferry_status model_step(struct model *model, const struct model_run *runs, 
                           n_logits, model->options.step_tokens, model->options.step_logits);
     if (n_tokens == 0)
         return FERRY_OK;
+    unsigned mode = fp_mode_enter();
     enum ferry_status st = forward(model, runs, n_runs, logits, err);
     if (st ==
         FERRY_ERR_LEDGER) { /* a void step is repeated once: K and V are written by position */
         model->counters.steps_retried++;
         st = forward(model, runs, n_runs, logits, err);
     }
+    fp_mode_leave(mode);
+    if (st == FERRY_ERR_NONFINITE && model->counters.kv_overflows > 0)
+        error_prefix(err, "%llu keys or values do not fit the KV cache's format, use --kv bf16: ",
+                     (unsigned long long)model->counters.kv_overflows);
     if (st != FERRY_OK)
         return st;
     model->counters.steps++;

@@ -132,14 +132,8 @@ static enum ferry_status bind_vector(struct binder *b, enum weight_role role, si
     return FERRY_OK;
 }
 
-/* One matrix of one expert: its own tensor, or slice `expert` of a stacked one; part 0 of 2 is the
- * gate half of a fused tensor. */
-struct expert_part {
-    enum weight_role own, stacked;
-    size_t n_cols, k;
-    size_t half; /* row offset inside a fused slice */
-};
-
+/* n_cols rows of expert `expert` in a tensor that stacks all experts, from row first_row of its
+ * slice. */
 static enum ferry_status bind_stacked(struct binder *b, const struct checkpoint_tensor *t,
                                       size_t rows_per_expert, size_t first_row, size_t n_cols,
                                       size_t k, size_t expert, struct weight *w)
@@ -382,7 +376,19 @@ struct packer {
     struct device *device;
     const struct checkpoint *checkpoint;
     unsigned char *at;
+    unsigned char *forgotten; /* file pages of what lies before it were let go */
 };
+
+/* File pages that were packed leave memory, so that loading never holds the weights twice. */
+static void forget_now_and_then(struct packer *p)
+{
+    enum { STEP_BYTES = 64 << 20 };
+
+    if ((size_t)(p->at - p->forgotten) < STEP_BYTES)
+        return;
+    checkpoint_forget_pages(p->checkpoint);
+    p->forgotten = p->at;
+}
 
 static void pack(struct packer *p, struct weight *w)
 {
@@ -392,6 +398,7 @@ static void pack(struct packer *p, struct weight *w)
         return;
     device_weight_pack(p->device, w, p->at);
     p->at += n;
+    forget_now_and_then(p);
 }
 
 static void pack_ffn(struct packer *p, struct ffn_weights *ffn)
@@ -401,18 +408,11 @@ static void pack_ffn(struct packer *p, struct ffn_weights *ffn)
     pack(p, &ffn->down);
 }
 
-static void forget_all(const struct checkpoint *checkpoint)
-{
-    for (size_t i = 0; i < checkpoint_n_tensors(checkpoint); i++)
-        checkpoint_forget_pages(checkpoint, checkpoint_tensor(checkpoint, i));
-}
-
 void weights_pack(struct model_weights *weights, struct expert_store *store,
                   const struct model_config *config, const struct checkpoint *checkpoint,
                   struct device *device, unsigned char *memory)
 {
-    struct packer p = {device, checkpoint, memory};
-    size_t since_forget = 0, forget_step = 64u << 20;
+    struct packer p = {device, checkpoint, memory, memory};
 
     for (size_t l = 0; l < config->n_layers; l++) {
         struct layer_weights *w = &weights->layers[l];
@@ -422,18 +422,13 @@ void weights_pack(struct model_weights *weights, struct expert_store *store,
         pack_ffn(&p, &w->dense);
         pack_ffn(&p, &w->shared);
         for (size_t e = 0; e < config->router.n_experts && config->layer_has_experts[l]; e++) {
-            unsigned char *next = expert_store_pack(store, device, l, e, p.at);
-            since_forget += (size_t)(next - p.at);
-            p.at = next;
-            if (since_forget > forget_step) {
-                forget_all(checkpoint);
-                since_forget = 0;
-            }
+            p.at = expert_store_pack(store, device, l, e, p.at);
+            forget_now_and_then(&p);
         }
     }
     pack(&p, &weights->head);
     if (config->tied)
         weights->embed.packed = NULL;
-    forget_all(checkpoint);
+    checkpoint_forget_pages(checkpoint);
     FERRY_ASSERT((size_t)(p.at - memory) == weights->packed_bytes);
 }

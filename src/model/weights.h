@@ -31,8 +31,6 @@ struct model_weights {
     size_t packed_bytes;          /* of everything that weights_pack will pack */
     size_t matrix_bytes;          /* the same in the file */
     size_t group_bytes_max;       /* of the largest column group */
-    bool needs_a32[2]; /* [0] matrices fed by the residual stream, [1] attention output: some take
-                          quantised rows */
 };
 
 /* Finds, checks and takes every tensor; the experts go into `store`. Reads norms and biases,

@@ -33,13 +33,6 @@ struct router_policy {
     size_t top_k;     /* 1..n_experts, at most LIMIT_TOP_K */
 };
 
-/* Decisions of a batch; both arrays [n_tokens, top_k] row-major, a token's experts in selection
- * order (score descending, lower id first among equals). Ids of a token are unique. */
-struct router_decision {
-    int32_t *experts;
-    float *weights;
-};
-
 /* Checks a policy once, at load. FERRY_ERR_ARG / FERRY_ERR_LIMIT name the field. */
 enum ferry_status router_policy_check(const struct router_policy *policy,
                                       struct ferry_error *err) FERRY_MUST_CHECK;

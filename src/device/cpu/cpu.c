@@ -79,7 +79,6 @@ enum ferry_status device_reserve(struct device *device, const struct device_limi
         device->blocks = blocks;
         device->max_slots = limits->n_slots;
     }
-    device->limits = *limits;
     return FERRY_OK;
 }
 

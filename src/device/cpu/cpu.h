@@ -26,7 +26,6 @@ struct device {
     size_t thread_scratch_bytes;
     struct ffn_block *blocks; /* [max_slots] */
     size_t max_slots;
-    struct device_limits limits;
 };
 
 static inline void *cpu_scratch(const struct device *device, int thread_index)

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 struct ffn_arg {
@@ -18,18 +19,17 @@ struct ffn_arg {
     size_t hidden_stride; /* bytes between rows of job->hidden */
     size_t width;         /* ffn width */
     size_t tile_groups;
+    atomic_size_t n_rows; /* rows whose first output columns are done; a sum, order is no matter */
 };
 
-static size_t make_blocks(const struct device *device, const struct ffn_job *job, size_t *ret_rows)
+static size_t make_blocks(const struct device *device, const struct ffn_job *job)
 {
     size_t n = 0;
 
-    *ret_rows = 0;
     for (size_t e = 0; e < job->n_experts; e++) {
         for (int32_t slot = job->begin[e]; slot < job->begin[e + 1]; slot += CPU_ROW_TILE) {
             int32_t rows = job->begin[e + 1] - slot;
             FERRY_ASSERT(n < device->max_slots);
-            *ret_rows += (size_t)(rows < CPU_ROW_TILE ? rows : CPU_ROW_TILE);
             device->blocks[n++] =
                 (struct ffn_block){(int32_t)e, slot, rows < CPU_ROW_TILE ? rows : CPU_ROW_TILE};
         }
@@ -102,7 +102,7 @@ static void gate_up_items(void *arg, size_t begin, size_t end, int thread_index)
 
 static void down_items(void *arg, size_t begin, size_t end, int thread_index)
 {
-    const struct ffn_arg *a = arg;
+    struct ffn_arg *a = arg;
     const struct ffn_job *job = a->job;
 
     for (size_t item = begin; item < end; item++) {
@@ -118,13 +118,14 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
             .k = w->k};
         cpu_matmul_groups(a->device, w, &m, cpu_scratch(a->device, thread_index), g,
                           min_size(g + a->tile_groups, div_up(w->n_cols, KERNEL_GROUP)));
+        if (g == 0)
+            atomic_fetch_add_explicit(&a->n_rows, m.n_rows, memory_order_relaxed);
     }
 }
 
 size_t device_ffn(struct device *device, const struct ffn_job *job)
 {
-    size_t n_rows;
-    size_t n_blocks = make_blocks(device, job, &n_rows);
+    size_t n_blocks = make_blocks(device, job);
     const struct weight *down = &job->experts[0].down;
     struct ffn_arg arg = {
         .device = device, .job = job, .width = down->k, .tile_groups = CPU_FFN_COLS / KERNEL_GROUP};
@@ -134,5 +135,5 @@ size_t device_ffn(struct device *device, const struct ffn_job *job)
     pool_for(device->pool, n_blocks * arg.n_col_tiles, 1, gate_up_items, &arg);
     arg.n_col_tiles = div_up(div_up(down->n_cols, KERNEL_GROUP), arg.tile_groups);
     pool_for(device->pool, n_blocks * arg.n_col_tiles, 1, down_items, &arg);
-    return n_rows;
+    return atomic_load_explicit(&arg.n_rows, memory_order_relaxed);
 }
