@@ -107,6 +107,28 @@ static void multipliers_are_applied_once(void **state)
     close_tiny(&o);
 }
 
+/* Residual streams of real models leave the range of f16 (65504): nothing on the way is narrower
+ * than f32 but the KV cache, which stands behind a norm. */
+static void large_residuals_stay_finite(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("granitemoe");
+    struct model_options options = DEFAULTS;
+    struct opened o;
+
+    (void)state;
+    options.kv_dtype = DTYPE_F16;
+    tiny.n_layers = 4;
+    open_good(&o, &tiny, &options);
+    struct model_config *c = (struct model_config *)(uintptr_t)model_config(o.model);
+    c->embed_scale = 1e7f;
+    c->residual_scale = 1e7f;
+    step_good(&o, ids, N_IDS, got);
+    for (size_t i = 0; i < (size_t)N_IDS * N_VOCAB; i++)
+        assert_true(fabsf(got[i]) < 1000);
+    assert_int_equal(model_counters(o.model)->kv_overflows, 0);
+    close_tiny(&o);
+}
+
 static void expect_nonfinite(const char *arch, const char *tensor, size_t item, const char *what,
                              const char *where)
 {
@@ -197,6 +219,7 @@ int main(void)
         cmocka_unit_test(dense_layers_take_the_place_of_experts),
         cmocka_unit_test(clamps_cut_queries_keys_and_values),
         cmocka_unit_test(multipliers_are_applied_once),
+        cmocka_unit_test(large_residuals_stay_finite),
         cmocka_unit_test(nan_weights_are_found),
         cmocka_unit_test(odd_shapes_are_legal),
         cmocka_unit_test(logits_only_where_wanted),
