@@ -176,13 +176,14 @@ static enum ferry_status run_step(const struct decoder_step *step, struct regex_
                                   struct decoder_list *list, bool in_middle,
                                   struct ferry_error *err)
 {
+    const char *text = list->text.size == 0 ? "" : list->text.data;
     struct bytes out = {0};
     size_t begin = 0;
 
     for (size_t i = 0; i < list->n; i++) {
         size_t end = list->ends[i];
-        enum ferry_status st = run_on_token(step, matcher, list->text.data + begin, end - begin,
-                                            i == 0 && !in_middle, &out, err);
+        enum ferry_status st =
+            run_on_token(step, matcher, text + begin, end - begin, i == 0 && !in_middle, &out, err);
         if (st != FERRY_OK) {
             bytes_fini(&out);
             return st;
@@ -202,12 +203,13 @@ static enum ferry_status run_step(const struct decoder_step *step, struct regex_
 
 static enum ferry_status join_by_space(struct decoder_list *list, struct ferry_error *err)
 {
+    const char *text = list->text.size == 0 ? "" : list->text.data;
     struct bytes out = {0};
     size_t begin = 0;
 
     for (size_t i = 0; i < list->n; i++) {
         if ((i > 0 && !bytes_append(&out, " ", 1)) ||
-            !bytes_append(&out, list->text.data + begin, list->ends[i] - begin)) {
+            !bytes_append(&out, text + begin, list->ends[i] - begin)) {
             bytes_fini(&out);
             return no_memory(err);
         }

@@ -304,7 +304,7 @@ enum ferry_status normalize_run(const struct normalizer *normalizer,
         enum ferry_status st = run_step(step, scratch, matcher, text, n_bytes, out, err);
         if (st != FERRY_OK)
             return st;
-        text = out->data;
+        text = out->size == 0 ? "" : out->data;
         n_bytes = out->size;
         which = 1 - which;
     }

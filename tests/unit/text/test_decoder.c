@@ -55,6 +55,8 @@ static void llama_chain(void **state)
            "Hey  you\xE4\xBD\xA0!");
     expect(&decoder, "\xE2\x96\x81Hey", true, " Hey");
     expect(&decoder, "<0x0a>|<0xZZ>|<0x4>", false, "\n<0xZZ><0x4>");
+    expect(&decoder, "|", false, "");
+    expect(&decoder, "||a|", false, "a");
     regex_destroy(mark);
 }
 
@@ -74,6 +76,7 @@ static void metaspace_and_strip(void **state)
     expect(&decoder, "HHey|aHHH|H", false, "HeyaH");
     struct decoder none = {.join_by_space = true};
     expect(&none, "a|b", false, "a b");
+    expect(&none, "|", false, "");
 }
 
 static void every_allocation_may_fail(void **state)

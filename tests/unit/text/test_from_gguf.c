@@ -134,22 +134,9 @@ static void begin_of_text_by_family_and_key(void **state)
 /* A scored vocabulary; "\xE2\x96\x81" is the visible space. */
 static void put_scored(struct small_gguf *gguf)
 {
-    static const char *const TOKENS[] = {"<unk>",
-                                         "<s>",
-                                         "</s>",
-                                         "<0xC3>",
-                                         "<0xA9>",
-                                         "\xE2\x96\x81",
-                                         "a",
-                                         "b",
-                                         "\xE2\x96\x81"
-                                         "a",
-                                         "ab",
-                                         "<s",
-                                         "s>",
-                                         "<",
-                                         "s",
-                                         ">"};
+    static const char *const TOKENS[] = {
+        "<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "\xE2\x96\x81", "a", "b", "\342\226\201a", "ab",
+        "<s",    "s>",  "<",    "s",      ">"};
     static const float SCORES[] = {0, 0, 0, 0, 0, -10, -11, -12, -1, -2, -3, -4, -13, -14, -15};
     static const int32_t TYPES[] = {2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
