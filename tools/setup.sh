@@ -37,12 +37,12 @@ setup_packages() {
     rm -f "$log"
 }
 
-# setup_build PRESET [cmake options]: configures once and builds, quietly unless it fails.
+# setup_build PRESET [cmake options]: configures and builds (FERRY_TARGET, or everything), quietly unless it fails.
 setup_build() {
     local preset=$1 log
     shift
     log=$(mktemp)
-    if ! { cmake --preset "$preset" "$@" && cmake --build "build/$preset"; } >"$log" 2>&1; then
+    if ! { cmake --preset "$preset" "$@" && cmake --build "build/$preset" --target "${FERRY_TARGET:-all}"; } >"$log" 2>&1; then
         tail -n 40 "$log" >&2
         echo "ferry: the build failed; the lines above are its last" >&2
         rm -f "$log"

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/size.h"
 
@@ -26,6 +27,9 @@ static enum ferry_status pick_context(const struct shared_options *options,
     *ret_context = request->context > 0   ? request->context
                    : options->context > 0 ? options->context
                                           : min_size(config->context, CONTEXT_DEFAULT);
+    if (*ret_context > LIMIT_CONTEXT)
+        return FERRY_FAIL(err, FERRY_ERR_LIMIT, "a context of %zu tokens is over the limit of %d",
+                          *ret_context, LIMIT_CONTEXT);
     if (*ret_context > config->context)
         LOG_WARNING("a context of %zu tokens is longer than the %zu that the model was trained for",
                     *ret_context, config->context);

@@ -46,10 +46,10 @@ class Done:
         return json.loads(self.out)
 
 
-def ferry(*args, env=None, stdin=b"", stdout=subprocess.PIPE):
+def ferry(*args, env=None, stdin=b"", stdout=subprocess.PIPE, timeout=TIMEOUT_S):
     done = subprocess.run(
         [FERRY, *map(str, args)], input=stdin, stdout=stdout, stderr=subprocess.PIPE,
-        env=environment(**(env or {})), timeout=TIMEOUT_S, check=False,
+        env=environment(**(env or {})), timeout=timeout, check=False,
     )
     return Done(done.returncode, done.stdout or b"", done.stderr.decode(errors="replace"))
 

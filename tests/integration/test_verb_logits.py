@@ -93,8 +93,8 @@ class Logits(cli.Case):
         self.refused(2, "--out", "logits", model, "--ids", "1")
         self.refused(2, "--ids", "logits", model, "--out", out)
         self.refused(2, "--ids", "logits", model, "--out", out, "--ids", "1", "--ids-file", "f")
-        self.refused(2, "160", "logits", model, "--out", out, "--ids", "1,160")
-        self.refused(2, "no token ids", "logits", model, "--out", out, "--ids", ",")
+        self.refused(1, "160", "logits", model, "--out", out, "--ids", "1,160")
+        self.refused(1, "no token ids", "logits", model, "--out", out, "--ids", ",")
         self.refused(1, "no-such-file", "logits", model, "--out", out, "--ids-file",
                      cli.scratch("no-such-file"))
         self.assertFalse(os.path.exists(out))

@@ -112,7 +112,6 @@ static void keys_are_read(void **state)
         {"rope.freq_base", 1e6, NULL, false},
         {"rope.dimension_count", 32, NULL, false},
         {"attention.layer_norm_rms_epsilon", 1e-6, NULL, false},
-        {"attention.sliding_window", 128, NULL, false},
     };
     struct config_case x;
     const struct model_config *c = good(&x, "qwen3moe", KEYS, COUNT_OF(KEYS), NULL);
@@ -130,7 +129,7 @@ static void keys_are_read(void **state)
     assert_int_equal(c->expert_width, 24);
     assert_true(c->rope_theta == 1e6);
     assert_float_equal(c->norm_eps, 1e-6, 1e-12);
-    assert_int_equal(c->layer_window[0], 128);
+    assert_int_equal(c->layer_window[0], 0);
     assert_true(c->tied); /* no output.weight */
     assert_false(c->rope_interleaved);
     assert_false(c->attn_bias);
@@ -212,6 +211,25 @@ static void optional_settings(void **state)
     arena_fini(&x.arena);
 }
 
+/* Mixtral has one window for all layers; one as long as the context changes nothing anywhere. */
+static void windows_follow_the_architecture(void **state)
+{
+    static const struct key WINDOW[] = {{"attention.sliding_window", 128, NULL, false},
+                                        {"context_length", 8192, NULL, false}};
+    static const struct key WHOLE[] = {{"attention.sliding_window", 8192, NULL, false},
+                                       {"context_length", 8192, NULL, false}};
+    struct config_case x;
+    const struct model_config *c = good(&x, "llama", WINDOW, COUNT_OF(WINDOW), NULL);
+
+    (void)state;
+    assert_int_equal(c->layer_window[0], 128);
+    assert_int_equal(c->layer_window[1], 128);
+    arena_fini(&x.arena);
+    c = good(&x, "olmoe", WHOLE, COUNT_OF(WHOLE), NULL);
+    assert_int_equal(c->layer_window[0], 0);
+    arena_fini(&x.arena);
+}
+
 static void refusals_name_the_key(void **state)
 {
     static const struct {
@@ -246,6 +264,10 @@ static void refusals_name_the_key(void **state)
         {{"rope.dimension_count", 0, NULL, false}, FERRY_ERR_FORMAT, "rotary size 0"},
         {{"rope.freq_base", 0, "x", false}, FERRY_ERR_FORMAT, "rope.freq_base"},
         {{"attention.sliding_window", 0, "x", false}, FERRY_ERR_FORMAT, "sliding_window"},
+        {{"attention.sliding_window", 128, NULL, false}, FERRY_ERR_UNSUPPORTED, "window (128)"},
+        {{"final_logit_softcapping", 30, NULL, false}, FERRY_ERR_UNSUPPORTED, "softcapping"},
+        {{"attention.scale", 0.5, NULL, false}, FERRY_ERR_UNSUPPORTED, "attention.scale"},
+        {{"logit_scale", 8, NULL, false}, FERRY_ERR_UNSUPPORTED, "logit_scale"},
         {{"attention.layer_norm_rms_epsilon", -1, NULL, false}, FERRY_ERR_FORMAT, "epsilon"},
     };
     struct config_case x;
@@ -268,6 +290,7 @@ int main(void)
         cmocka_unit_test(keys_are_read),
         cmocka_unit_test(absent_keys_mean_what_the_architecture_means),
         cmocka_unit_test(optional_settings),
+        cmocka_unit_test(windows_follow_the_architecture),
         cmocka_unit_test(refusals_name_the_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
