@@ -110,7 +110,7 @@ class Logits(cli.Case):
             f.write("1," * 20_000_000)
         done = cli.ferry("logits", cli.model("olmoe"), "--ids-file", path, "--out", out, "--last", "1")
         self.assertEqual(done.code, 1, done.err)
-        self.assertRegex(done.err, "^ferry: error: .*(16777216|memory|context)")
+        self.assertRegex(done.err, "(?m)^ferry: error: .*(16777216|memory|context)")
         os.unlink(path)
 
     def test_output_that_cannot_be_written(self):
