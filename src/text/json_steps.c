@@ -266,6 +266,11 @@ static enum ferry_status read_punctuation(const struct json_reader *reader, cons
     return st == FERRY_OK ? add_pretoken(reader, target, &step) : st;
 }
 
+/* \w of Rust's regex package, which this step is written with: joiners, no Latin-1 numbers. */
+#define WORD                                                                                      \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}" \
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+
 static enum ferry_status read_pretoken_step(const struct json_reader *reader, const json_t *value,
                                             const char *type, void *target_of_list)
 {
@@ -286,7 +291,8 @@ static enum ferry_status read_pretoken_step(const struct json_reader *reader, co
     if (strcmp(type, "Punctuation") == 0)
         return read_punctuation(reader, value, target);
     if (strcmp(type, "Whitespace") == 0)
-        return add_regex_step(reader, "\\w+|[^\\w\\s]+", PRETOKEN_REMOVED, true, target);
+        return add_regex_step(reader, "[" WORD "]+|[^" WORD "\\s]+", PRETOKEN_REMOVED, true,
+                              target);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_pretoken(reader, target, &space);
     return json_unsupported(reader, "pre_tokenizer", type);

@@ -124,14 +124,20 @@ static enum ferry_status code_point(struct translator *t)
     return st == FERRY_OK ? put(t, "}") : st;
 }
 
+/* Oniguruma's word characters: Alphabetic, marks, decimal digits, connectors, and the numbers of
+ * Latin-1. */
+#define WORD                                                                                   \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}" \
+    "\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+
 static enum ferry_status word_class(struct translator *t, bool negated)
 {
     if (negated && t->in_class)
         return refuse(t, "\\W in a class");
     t->pos += 2;
     if (t->in_class)
-        return put(t, "\\p{L}\\p{M}\\p{Nd}\\p{Pc}");
-    return put(t, negated ? "[^\\p{L}\\p{M}\\p{Nd}\\p{Pc}]" : "[\\p{L}\\p{M}\\p{Nd}\\p{Pc}]");
+        return put(t, WORD);
+    return put(t, negated ? "[^" WORD "]" : "[" WORD "]");
 }
 
 static enum ferry_status escape(struct translator *t)

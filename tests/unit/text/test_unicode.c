@@ -92,7 +92,8 @@ static void properties_follow_the_reference(void **state)
     assert_true(unicode_is_numeric('7') && unicode_is_numeric(0x2163) && unicode_is_numeric(0xBD));
     assert_false(unicode_is_numeric('a'));
     assert_true(unicode_is_punctuation('$') && unicode_is_punctuation(0x3002));
-    assert_false(unicode_is_punctuation(0x20AC));
+    assert_true(unicode_is_punctuation(0x166D));
+    assert_false(unicode_is_punctuation(0x20AC) || unicode_is_punctuation(0x2E43));
     /* Newer than the tables: CJK extension H (Unicode 15), Kirat Rai digit (16). */
     assert_true(unicode_is_word(0x31350) && unicode_is_numeric(0x16D70));
     assert_int_equal(unicode_stand_in(0x31350), 0x20000);
