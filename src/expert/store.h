@@ -2,8 +2,8 @@
  *
  * Why apart: an expert is the unit that ranks hold, verify, replicate and move. This first store is
  * resident-only: every expert of the checkpoint is loaded. An expert runs only if its weights are
- * resident (law 3), which expert_layer() asserts by what it returns. It must not know routing or
- * the forward pass. */
+ * resident (law 3), which expert_store_layer() tells by returning NULL. It must not know routing
+ * or the forward pass. */
 #ifndef EXPERT_STORE_H
 #define EXPERT_STORE_H
 

@@ -83,7 +83,7 @@ enum ferry_status model_config_read(struct model_config *config,
                                     const struct checkpoint *checkpoint, struct arena *arena,
                                     struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Largest window or 0 when some layer sees everything: for the KV plan. */
+/* Bytes of K and V of one token over all layers, for the KV plan. */
 size_t model_config_kv_bytes_per_token(const struct model_config *config, enum dtype kv);
 
 /* The two readers behind model_config_read, and the checks that both share. Inside of the room. */

@@ -6,7 +6,8 @@
 #include "model/model.h"
 #include "model/weights.h"
 
-/* Step buffers, [step_tokens, ...] row-major f32 unless said otherwise; one block, carved once. */
+/* Step buffers, [step_tokens, ...] row-major f32 unless said otherwise; carved at load,
+ * never grown. */
 struct step_buffers {
     float *x;         /* [T, hidden] residual stream */
     float *norm;      /* [T, hidden] */
