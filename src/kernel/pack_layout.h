@@ -7,15 +7,21 @@
  * Block types: "block" is 32 consecutive k of the 8 columns. A panel is `blocks` blocks: a header
  * with their scales, then one body per block. Panels follow each other; the last may hold fewer
  * bodies but has a whole header (unused scales zero). A body is made of 32-byte vectors; byte 4c +
- * j of a vector belongs to column c and to k = 4q + j: Q8_0          8 vectors q = 0..7, the signed
- * byte. 4-bit codes   4 vectors q = 0..3, low nibble k = 4q + j, high nibble k = 16 + 4q + j. fifth
- * bits    1 vector after the nibbles, bit q (0..7) of the byte is bit 4 of k = 4q + j. Q6_K 2
- * vectors after the nibbles: bits 2q, 2q+1 (q = 0..3) are bits 4, 5 of k = 4q + j in the first and
- * of k = 16 + 4q + j in the second. Headers (b = block within the panel, c = column): f16
- * d[blocks][8]                          Q8_0 Q4_0 Q5_0 IQ4_NL f16 d[blocks][8], f16 m[blocks][8]
- * Q4_1 Q5_1 u8 e[blocks][8]                           MXFP4 f16 d[8], f16 dmin[8], u8 sc[8][8], u8
- * m[8][8]   Q4_K Q5_K (6-bit scales as bytes) f16 d[8], 16 zero bytes, i8 sc[16][8]     Q6_K
- * (scales of 16 k)
+ * j of a vector belongs to column c and to k = 4q + j:
+ *
+ *   Q8_0         8 vectors q = 0..7, the signed byte
+ *   4-bit codes  4 vectors q = 0..3, low nibble k = 4q + j, high nibble k = 16 + 4q + j
+ *   fifth bits   1 vector after the nibbles, bit q (0..7) of the byte is bit 4 of k = 4q + j
+ *   Q6_K         2 vectors after the nibbles: bits 2q, 2q+1 (q = 0..3) are bits 4, 5 of
+ *                k = 4q + j in the first and of k = 16 + 4q + j in the second
+ *
+ * Headers (b = block within the panel, c = column):
+ *
+ *   f16 d[blocks][8]                          Q8_0 Q4_0 Q5_0 IQ4_NL
+ *   f16 d[blocks][8], f16 m[blocks][8]        Q4_1 Q5_1
+ *   u8 e[blocks][8]                           MXFP4
+ *   f16 d[8], f16 dmin[8], u8 sc[8][8], u8 m[8][8]   Q4_K Q5_K (6-bit scales as bytes)
+ *   f16 d[8], 16 zero bytes, i8 sc[16][8]     Q6_K (scales of 16 k)
  *
  * Packed bytes against file bytes (k a multiple of the panel): 1.000 for all but Q4_K 1.028, Q5_K
  * 1.023, Q6_K 1.010. */

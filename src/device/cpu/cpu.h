@@ -37,6 +37,14 @@ static inline void *cpu_scratch(const struct device *device, int thread_index)
  */
 size_t cpu_attn_scratch_bytes(size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
+/* Packed column group `group` of a weight; NULL: not packed. */
+static inline const void *cpu_packed_group(const struct weight *weight, size_t group)
+{
+    if (weight->packed == NULL)
+        return NULL;
+    return (const unsigned char *)weight->packed + group * weight->group_bytes;
+}
+
 /* Runs a matmul over column groups [begin, end) of `weight`; job->out is where the first of these
  * columns goes. Weights that are not packed are packed group by group into `scratch`. Overwrites
  * the weight's fields of the job. */

@@ -3,7 +3,8 @@
  * Slots arrive sorted by expert. Phase one computes gate and up for a tile of columns, applies
  * silu(gate) * up and leaves it in the activation format that the down matrix consumes; phase two
  * is the down product. Each active expert's weights are read once per row tile, threads share by
- * tiles of weights and not by experts. */
+ * tiles of weights and not by experts. Threads mostly take items in turn, so that a thread's next
+ * item is the one n_threads further on: its weights are fetched ahead. */
 #include "device/cpu/cpu.h"
 
 #include "base/assert.h"
@@ -12,13 +13,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
+enum { TILE_GROUPS = CPU_FFN_COLS / KERNEL_GROUP }; /* column groups of one item, both phases */
+
 struct ffn_arg {
     struct device *device;
     const struct ffn_job *job;
-    size_t n_col_tiles;
-    size_t hidden_stride; /* bytes between rows of job->hidden */
-    size_t width;         /* ffn width */
-    size_t tile_groups;
+    size_t n_items, n_col_tiles; /* of the phase; items are blocks times column tiles */
+    size_t hidden_stride;        /* bytes between rows of job->hidden */
+    size_t width;                /* ffn width */
     atomic_size_t n_rows; /* rows whose first output columns are done; a sum, order is no matter */
 };
 
@@ -50,10 +52,22 @@ static void store_a32(const struct kernels *k, unsigned char *row, size_t width,
     memcpy(row + total * (ACT_BLOCK + 4) + first * 4, act_a32_sums(tile_row, n), n_blocks * 4);
 }
 
+/* The gate or down columns of the item that this thread probably takes after `item`; NULL: there is
+ * none, or the weights are not packed. */
+static const void *next_weights(const struct ffn_arg *a, size_t item, bool is_down)
+{
+    size_t next = item + (size_t)a->device->n_threads;
+
+    if (next >= a->n_items)
+        return NULL;
+    const struct ffn_weights *w = &a->job->experts[a->device->blocks[next / a->n_col_tiles].expert];
+    return cpu_packed_group(is_down ? &w->down : &w->gate, next % a->n_col_tiles * TILE_GROUPS);
+}
+
 /* Columns [col, col + n) of gate and up for one block of rows, then the gated product into
- * job->hidden. */
+ * job->hidden. next: gate weights that this thread probably reads after that. */
 static void gate_up_tile(const struct ffn_arg *a, const struct ffn_block *block, size_t col,
-                         size_t n, void *scratch)
+                         size_t n, const void *next, void *scratch)
 {
     const struct ffn_job *job = a->job;
     const struct kernels *k = &a->device->kernels;
@@ -66,8 +80,11 @@ static void gate_up_tile(const struct ffn_arg *a, const struct ffn_block *block,
     float *tile[2] = {gate, up};
 
     for (int i = 0; i < 2; i++) {
-        struct matmul_job m = {
-            .n_rows = (size_t)block->n_rows, .out = tile[i], .out_stride = CPU_FFN_COLS};
+        struct matmul_job m = {.n_rows = (size_t)block->n_rows,
+                               .out = tile[i],
+                               .out_stride = CPU_FFN_COLS,
+                               .next =
+                                   i == 0 ? cpu_packed_group(&w->up, col / KERNEL_GROUP) : next};
         cpu_set_act(&m, pair[i], &job->in);
         if (job->slot_token != NULL)
             m.act_index = job->slot_token + block->slot;
@@ -96,7 +113,8 @@ static void gate_up_items(void *arg, size_t begin, size_t end, int thread_index)
     for (size_t item = begin; item < end; item++) {
         size_t col = item % a->n_col_tiles * CPU_FFN_COLS;
         gate_up_tile(a, &a->device->blocks[item / a->n_col_tiles], col,
-                     min_size(CPU_FFN_COLS, a->width - col), cpu_scratch(a->device, thread_index));
+                     min_size(CPU_FFN_COLS, a->width - col), next_weights(a, item, false),
+                     cpu_scratch(a->device, thread_index));
     }
 }
 
@@ -108,16 +126,17 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
     for (size_t item = begin; item < end; item++) {
         const struct ffn_block *block = &a->device->blocks[item / a->n_col_tiles];
         const struct weight *w = &job->experts[block->expert].down;
-        size_t g = item % a->n_col_tiles * a->tile_groups;
+        size_t g = item % a->n_col_tiles * TILE_GROUPS;
         struct matmul_job m = {
             .act = (unsigned char *)job->hidden + (size_t)block->slot * a->hidden_stride,
             .act_stride = a->hidden_stride,
             .n_rows = (size_t)block->n_rows,
             .out = job->out + (size_t)block->slot * job->out_stride + g * KERNEL_GROUP,
             .out_stride = job->out_stride,
-            .k = w->k};
+            .k = w->k,
+            .next = next_weights(a, item, true)};
         cpu_matmul_groups(a->device, w, &m, cpu_scratch(a->device, thread_index), g,
-                          min_size(g + a->tile_groups, div_up(w->n_cols, KERNEL_GROUP)));
+                          min_size(g + TILE_GROUPS, div_up(w->n_cols, KERNEL_GROUP)));
         if (g == 0)
             atomic_fetch_add_explicit(&a->n_rows, m.n_rows, memory_order_relaxed);
     }
@@ -127,13 +146,14 @@ size_t device_ffn(struct device *device, const struct ffn_job *job)
 {
     size_t n_blocks = make_blocks(device, job);
     const struct weight *down = &job->experts[0].down;
-    struct ffn_arg arg = {
-        .device = device, .job = job, .width = down->k, .tile_groups = CPU_FFN_COLS / KERNEL_GROUP};
+    struct ffn_arg arg = {.device = device, .job = job, .width = down->k};
 
     arg.hidden_stride = act_row_bytes(act_format_for(down->dtype), down->k);
     arg.n_col_tiles = div_up(arg.width, CPU_FFN_COLS);
-    pool_for(device->pool, n_blocks * arg.n_col_tiles, 1, gate_up_items, &arg);
-    arg.n_col_tiles = div_up(div_up(down->n_cols, KERNEL_GROUP), arg.tile_groups);
-    pool_for(device->pool, n_blocks * arg.n_col_tiles, 1, down_items, &arg);
+    arg.n_items = n_blocks * arg.n_col_tiles;
+    pool_for(device->pool, arg.n_items, 1, gate_up_items, &arg);
+    arg.n_col_tiles = div_up(div_up(down->n_cols, KERNEL_GROUP), TILE_GROUPS);
+    arg.n_items = n_blocks * arg.n_col_tiles;
+    pool_for(device->pool, arg.n_items, 1, down_items, &arg);
     return atomic_load_explicit(&arg.n_rows, memory_order_relaxed);
 }

@@ -58,29 +58,55 @@ struct matmul_arg {
     size_t first_tile[OUTS_MAX + 1]; /* column tiles of the outs before */
 };
 
+struct tile {
+    const struct matmul_out *out;
+    size_t row, begin, end; /* first row; column groups */
+};
+
 /* Items are column tiles times row tiles, row tiles outermost: a row tile's activations stay in L2
  * while the weights stream. */
+static struct tile tile_of_item(const struct matmul_arg *a, size_t item)
+{
+    size_t n_tiles = a->first_tile[a->n_outs], tile = item % n_tiles, o = 0;
+
+    while (tile >= a->first_tile[o + 1])
+        o++;
+    size_t begin = (tile - a->first_tile[o]) * a->tile_groups;
+    size_t n_groups = div_up(a->outs[o].weight->n_cols, KERNEL_GROUP);
+    return (struct tile){.out = &a->outs[o],
+                         .row = item / n_tiles * CPU_ROW_TILE,
+                         .begin = begin,
+                         .end = min_size(begin + a->tile_groups, n_groups)};
+}
+
+/* What this thread probably reads after `item`, when threads take items in turn. */
+static const void *next_weights(const struct matmul_arg *a, size_t item)
+{
+    size_t next = item + (size_t)a->device->n_threads;
+
+    if (next >= a->first_tile[a->n_outs] * a->n_row_tiles)
+        return NULL;
+    struct tile t = tile_of_item(a, next);
+    return cpu_packed_group(t.out->weight, t.begin);
+}
+
 static void matmul_items(void *arg, size_t begin, size_t end, int thread_index)
 {
     const struct matmul_arg *a = arg;
-    size_t n_tiles = a->first_tile[a->n_outs];
 
     for (size_t item = begin; item < end; item++) {
-        size_t row = item / n_tiles * CPU_ROW_TILE, tile = item % n_tiles, o = 0;
-        while (tile >= a->first_tile[o + 1])
-            o++;
-        const struct matmul_out *out = &a->outs[o];
-        size_t g = (tile - a->first_tile[o]) * a->tile_groups;
-        size_t g_end = min_size(g + a->tile_groups, div_up(out->weight->n_cols, KERNEL_GROUP));
-        size_t col = g * KERNEL_GROUP,
-               n = min_size(g_end * KERNEL_GROUP, out->weight->n_cols) - col;
-        struct matmul_job job = {.n_rows = min_size(CPU_ROW_TILE, a->n_rows - row),
-                                 .out = out->out + row * out->out_stride + col,
-                                 .out_stride = out->out_stride};
+        struct tile t = tile_of_item(a, item);
+        const struct matmul_out *out = t.out;
+        size_t col = t.begin * KERNEL_GROUP;
+        size_t n = min_size(t.end * KERNEL_GROUP, out->weight->n_cols) - col;
+        struct matmul_job job = {.n_rows = min_size(CPU_ROW_TILE, a->n_rows - t.row),
+                                 .out = out->out + t.row * out->out_stride + col,
+                                 .out_stride = out->out_stride,
+                                 .next = next_weights(a, item)};
         cpu_set_act(&job, out->weight, a->rows);
-        job.act = (const unsigned char *)job.act + row * job.act_stride;
-        cpu_matmul_groups(a->device, out->weight, &job, cpu_scratch(a->device, thread_index), g,
-                          g_end);
+        job.act = (const unsigned char *)job.act + t.row * job.act_stride;
+        cpu_matmul_groups(a->device, out->weight, &job, cpu_scratch(a->device, thread_index),
+                          t.begin, t.end);
         if (out->bias == NULL)
             continue;
         for (size_t i = 0; i < job.n_rows; i++)

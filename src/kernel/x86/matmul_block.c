@@ -14,11 +14,11 @@
 enum {
     TILE_ROWS = 4,
     TILE_GROUPS = 2,
-    ROWS_MAX = 64,      /* rows that are prepared at a time */
-    CHUNK_BLOCKS = 32,  /* blocks of k that fit for so many rows; more for fewer. Whole panels */
-    UNPACK_BLOCKS = 16, /* blocks of k that are unpacked at a time. Whole panels */
-    ACT_BYTES = 40,     /* of one row and block: 32 codes, scale, aux */
-    PREFETCH_BYTES = 2048,
+    ROWS_MAX = 64,         /* rows that are prepared at a time */
+    CHUNK_BLOCKS = 32,     /* blocks of k that fit for so many rows; more for fewer. Whole panels */
+    UNPACK_BLOCKS = 16,    /* blocks of k that are unpacked at a time. Whole panels */
+    ACT_BYTES = 40,        /* of one row and block: 32 codes, scale, aux */
+    PREFETCH_BYTES = 8192, /* ahead in each group */
 };
 
 /* A statement for every row r < n, or group g, of a tile; n is a constant. Not a loop: gcc keeps an
@@ -52,10 +52,10 @@ struct rows {
     _Alignas(64) uint8_t act[ROWS_MAX * CHUNK_BLOCKS * ACT_BYTES];
 };
 
-/* Two column groups of the matrix. */
+/* Two column groups of the matrix, and the two that are read after them. */
 struct columns {
     const uint8_t *group[TILE_GROUPS];
-    size_t group_bytes;
+    const uint8_t *next[TILE_GROUPS];
     size_t first[TILE_GROUPS]; /* column */
     __m256i mask[TILE_GROUPS]; /* lanes of columns that exist; none: the group is a stand-in */
 };
@@ -307,12 +307,13 @@ INLINE void store_acc(int n, const struct rows *s, size_t r0, const struct colum
              EACH_GROUP(_mm256_maskstore_ps(s->out[r0 + r] + c->first[g], c->mask[g], acc[r][g])));
 }
 
-/* Where the bytes lie that are needed `distance` bytes after p: past the end of its group comes the
- * next group but one, because groups are walked in pairs. */
-INLINE const uint8_t *ahead_of(const struct columns *c, size_t g, const uint8_t *p, size_t distance)
+/* Panel `at` of group g, counted from the chunk's first block; past the chunk's end: of the group
+ * that is read next. */
+INLINE const uint8_t *panel_ahead(struct pack_layout l, const struct columns *c, size_t g,
+                                  size_t block_begin, size_t n_panels, size_t at)
 {
-    const uint8_t *ahead = p + distance;
-    return ahead < c->group[g] + c->group_bytes ? ahead : ahead + c->group_bytes;
+    const uint8_t *group = at < n_panels ? c->group[g] : c->next[g];
+    return pack_header(l, group, block_begin) + at % n_panels * pack_panel_bytes(l);
 }
 
 INLINE void prefetch(const uint8_t *p, size_t n_bytes)
@@ -321,24 +322,30 @@ INLINE void prefetch(const uint8_t *p, size_t n_bytes)
         _mm_prefetch((const char *)p + i, _MM_HINT_T0);
 }
 
-/* n rows from r0, codes straight from the packed groups. */
+/* n rows from r0, codes straight from the packed groups. `last`: no further rows need these groups,
+ * so that the next ones can be fetched. */
 INLINE void tile_direct(enum dtype t, int n, const struct rows *s, size_t r0,
-                        const struct columns *cols)
+                        const struct columns *cols, bool last)
 {
     const struct pack_layout l = pack_layout_of(t);
     size_t n_blocks = s->block_end - s->block_begin;
+    size_t n_panels = (n_blocks + l.blocks - 1) / l.blocks;
+    size_t distance = PREFETCH_BYTES / pack_panel_bytes(l);
     const uint8_t *panel[TILE_GROUPS];
     const uint8_t *x = s->act + r0 * n_blocks * ACT_BYTES;
     __m256 acc[TILE_ROWS][TILE_GROUPS];
 
     load_acc(n, s, r0, cols, acc);
     EACH_GROUP(panel[g] = pack_header(l, cols->group[g], s->block_begin));
-    for (size_t b = 0; b < n_blocks;) {
-        size_t end = n_blocks - b < l.blocks ? n_blocks : b + l.blocks;
-        size_t at = l.header;
+    distance = distance < n_panels ? distance : n_panels;
+    for (size_t p = 0; p < n_panels; p++) {
+        size_t in_panel = n_blocks - p * l.blocks < l.blocks ? n_blocks - p * l.blocks : l.blocks;
         const uint8_t *ahead[TILE_GROUPS];
-        EACH_GROUP(ahead[g] = ahead_of(cols, g, panel[g], PREFETCH_BYTES));
-        for (size_t i = 0; b < end; i++, b++, at += l.body, x += n * ACT_BYTES) {
+        size_t to = p + distance < n_panels || last ? p + distance : p;
+        EACH_GROUP(ahead[g] = panel_ahead(l, cols, g, s->block_begin, n_panels, to));
+        EACH_GROUP(prefetch(ahead[g], l.header));
+        size_t at = l.header;
+        for (size_t i = 0; i < in_panel; i++, at += l.body, x += n * ACT_BYTES) {
             struct source source[TILE_GROUPS];
             struct codes c[TILE_GROUPS];
             EACH_GROUP(prefetch(ahead[g] + at, l.body));
@@ -357,20 +364,29 @@ struct unpacked {
     struct codes c[UNPACK_BLOCKS][TILE_GROUPS];
 };
 
-INLINE void unpack(enum dtype t, const struct columns *cols, size_t block, size_t n_blocks,
-                   struct unpacked *ret)
+/* Blocks [begin, begin + n_blocks) of the chunk; fetches those that the next call unpacks. */
+INLINE void unpack(enum dtype t, const struct rows *s, const struct columns *cols, size_t begin,
+                   size_t n_blocks, struct unpacked *ret)
 {
     const struct pack_layout l = pack_layout_of(t);
+    size_t n_panels = (s->block_end - s->block_begin + l.blocks - 1) / l.blocks;
+    size_t first = begin / l.blocks, distance = UNPACK_BLOCKS / l.blocks;
 
-    size_t distance = UNPACK_BLOCKS / l.blocks * pack_panel_bytes(l); /* the next call's codes */
+    distance = distance < n_panels ? distance : n_panels;
     for (size_t g = 0; g < TILE_GROUPS; g++) {
-        const uint8_t *panel = pack_header(l, cols->group[g], block);
+        const uint8_t *panel = pack_header(l, cols->group[g], s->block_begin + begin);
+        const uint8_t *ahead = panel;
         for (size_t b = 0; b < n_blocks; b++) {
             struct codes *c = &ret->c[b][g];
             size_t at = l.header + b % l.blocks * l.body;
             if (b != 0 && b % l.blocks == 0)
                 panel += pack_panel_bytes(l);
-            prefetch(ahead_of(cols, g, panel + at, distance), l.body);
+            if (b % l.blocks == 0) {
+                ahead = panel_ahead(l, cols, g, s->block_begin, n_panels,
+                                    first + b / l.blocks + distance);
+                prefetch(ahead, l.header);
+            }
+            prefetch(ahead + at, l.body);
             UNROLL for (int q = 0; q < 8; q++) c->w[q] = load_code(t, panel + at, q);
             load_scales(t, panel, b % l.blocks, c);
         }
@@ -445,7 +461,7 @@ INLINE void matmul_ready(enum dtype t, const struct rows *s, const struct column
         load_acc(1, s, r, cols, (__m256(*)[TILE_GROUPS])(kept + 2 * r));
     for (size_t b = 0; b < n; b += UNPACK_BLOCKS) {
         size_t n_blocks = n - b < UNPACK_BLOCKS ? n - b : UNPACK_BLOCKS;
-        unpack(t, cols, s->block_begin + b, n_blocks, &u);
+        unpack(t, s, cols, b, n_blocks, &u);
         ready_of(dot_form_of(t))(s, &u, b, n_blocks, kept);
     }
     for (size_t r = 0; r < s->n_rows; r++)
@@ -458,8 +474,10 @@ INLINE void matmul_ready(enum dtype t, const struct rows *s, const struct column
 INLINE void pick_columns(enum dtype t, const struct matmul_job *job, size_t g, struct columns *ret)
 {
     size_t group_bytes = pack_group_bytes(t, job->k);
+    const uint8_t *next = (const uint8_t *)job->packed + (g + TILE_GROUPS) * group_bytes;
 
-    ret->group_bytes = group_bytes;
+    if (g + TILE_GROUPS >= job->group_end) /* unknown: this pair once more, which is in cache */
+        next = job->next != NULL ? job->next : (const uint8_t *)job->packed + g * group_bytes;
     for (size_t i = 0; i < TILE_GROUPS; i++) {
         size_t at = g + i < job->group_end ? g + i : g;
         size_t column = at * KERNEL_GROUP;
@@ -467,6 +485,7 @@ INLINE void pick_columns(enum dtype t, const struct matmul_job *job, size_t g, s
         if (at != g + i)
             n = 0;
         ret->group[i] = (const uint8_t *)job->packed + at * group_bytes;
+        ret->next[i] = next + i * group_bytes;
         ret->first[i] = column;
         ret->mask[i] =
             _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -481,16 +500,16 @@ INLINE size_t direct_rows(enum dtype t)
 
 INLINE void matmul_direct(enum dtype t, const struct rows *s, const struct columns *cols)
 {
-    size_t r = 0;
+    size_t n = s->n_rows, r = 0;
 
-    for (; r + 4 <= s->n_rows; r += 4)
-        tile_direct(t, 4, s, r, cols);
-    if (s->n_rows - r == 3)
-        tile_direct(t, 3, s, r, cols);
-    else if (s->n_rows - r == 2)
-        tile_direct(t, 2, s, r, cols);
-    else if (s->n_rows - r == 1)
-        tile_direct(t, 1, s, r, cols);
+    for (; r + 4 <= n; r += 4)
+        tile_direct(t, 4, s, r, cols, r + 4 == n);
+    if (n - r == 3)
+        tile_direct(t, 3, s, r, cols, true);
+    else if (n - r == 2)
+        tile_direct(t, 2, s, r, cols, true);
+    else if (n - r == 1)
+        tile_direct(t, 1, s, r, cols, true);
 }
 
 INLINE void groups(enum dtype t, const struct matmul_job *job, const struct rows *s)
