@@ -21,6 +21,12 @@ enum {
     LIMIT_SHARDS = 4096,         /* files of one checkpoint */
     LIMIT_VOCAB = 1 << 22,
     LIMIT_TOKEN_BYTES = 1 << 16, /* bytes of one vocabulary entry */
+    LIMIT_TEXT = 1 << 29,        /* bytes of one text, as given and after each normalizer step */
+    /* Times that a tokenizer's Replace, Prepend and normal forms may make a text longer (one
+     * character of NFKC grows 11 times). As the text they see is at least LIMIT_TEXT_FLOOR bytes.
+     */
+    LIMIT_TEXT_GROWTH = 16,
+    LIMIT_TEXT_FLOOR = 16,
     LIMIT_LAYERS = 1024,
     LIMIT_EXPERTS = 4096,          /* per layer */
     LIMIT_EXPERTS_TOTAL = 1 << 18, /* over all layers */

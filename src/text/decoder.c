@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "text/normalize.h"
 
 #include <string.h>
 
@@ -114,11 +115,20 @@ static enum ferry_status no_memory(struct ferry_error *err)
     return FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenizer: no memory to decode");
 }
 
+/* Appends what a pattern leaves of the text or puts there, up to the limit of one decoding. */
+static enum ferry_status put(struct bytes *out, const char *text, size_t n_bytes,
+                             const struct decoder_list *list, struct ferry_error *err)
+{
+    if (n_bytes > list->limit - min_size(out->size, list->limit))
+        return normalize_over(list->n_given, "decoder", err);
+    return bytes_append(out, text, n_bytes) ? FERRY_OK : no_memory(err);
+}
+
 /* Ill-formed UTF-8 is possible here (single bytes of byte fallback); patterns skip such strings:
  * the reference would have replaced the bytes, so nothing could match in them. */
 static enum ferry_status replace(const struct decoder_step *step, struct regex_matcher *matcher,
                                  const char *text, size_t n_bytes, struct bytes *out,
-                                 struct ferry_error *err)
+                                 const struct decoder_list *list, struct ferry_error *err)
 {
     struct regex_cursor cursor = {0};
     size_t done = 0;
@@ -129,23 +139,25 @@ static enum ferry_status replace(const struct decoder_step *step, struct regex_m
     if (utf8_valid_size(text, n_bytes) == n_bytes) {
         while ((st = regex_next(step->regex, matcher, text, n_bytes, &cursor, &start, &end, err)) ==
                FERRY_OK) {
-            if (!bytes_append(out, text + done, start - done) ||
-                !bytes_append(out, step->content, step->content_size)) {
+            st = put(out, text + done, start - done, list, err);
+            if (st == FERRY_OK)
+                st = put(out, step->content, step->content_size, list, err);
+            if (st != FERRY_OK) {
                 regex_cursor_fini(&cursor);
-                return no_memory(err);
+                return st;
             }
             done = end;
         }
     }
     if (st != FERRY_EOF)
         return st;
-    return bytes_append(out, text + done, n_bytes - done) ? FERRY_OK : no_memory(err);
+    return put(out, text + done, n_bytes - done, list, err);
 }
 
 static enum ferry_status run_on_token(const struct decoder_step *step,
                                       struct regex_matcher *matcher, const char *text,
                                       size_t n_bytes, bool is_first, struct bytes *out,
-                                      struct ferry_error *err)
+                                      const struct decoder_list *list, struct ferry_error *err)
 {
     bool ok = true;
 
@@ -163,7 +175,7 @@ static enum ferry_status run_on_token(const struct decoder_step *step,
         ok = metaspace(step, text, n_bytes, is_first, out);
         break;
     case DECODER_REPLACE:
-        return replace(step, matcher, text, n_bytes, out, err);
+        return replace(step, matcher, text, n_bytes, out, list, err);
     case DECODER_FUSE:
         ok = bytes_append(out, text, n_bytes);
         break;
@@ -182,8 +194,8 @@ static enum ferry_status run_step(const struct decoder_step *step, struct regex_
 
     for (size_t i = 0; i < list->n; i++) {
         size_t end = list->ends[i];
-        enum ferry_status st =
-            run_on_token(step, matcher, text + begin, end - begin, i == 0 && !in_middle, &out, err);
+        enum ferry_status st = run_on_token(step, matcher, text + begin, end - begin,
+                                            i == 0 && !in_middle, &out, list, err);
         if (st != FERRY_OK) {
             bytes_fini(&out);
             return st;
@@ -227,6 +239,8 @@ enum ferry_status decoder_run(const struct decoder *decoder, struct regex_matche
 
     if (decoder->join_by_space)
         return join_by_space(list, err);
+    list->n_given = list->text.size;
+    list->limit = normalize_limit(list->text.size);
     for (int i = 0; i < decoder->n_steps; i++) {
         const struct decoder_step *step = &decoder->steps[i];
         if (step->kind == DECODER_FUSE || step->kind == DECODER_BYTE_LEVEL)

@@ -43,6 +43,8 @@ struct decoder_list {
     size_t *ends;
     size_t n;
     size_t capacity;
+    size_t n_given; /* bytes of text when decoding began, and what Replace may make of them */
+    size_t limit;
 };
 
 /* False when out of memory. */
@@ -51,7 +53,8 @@ void decoder_list_fini(struct decoder_list *list);
 
 /* Decodes the strings of list (used up) and leaves the text, possibly with ill-formed UTF-8, in
  * list->text. in_middle: as if other text stood before (no first token, no stripping of the joined
- * text): what one token gives while generating. Errors: FERRY_ERR_NOMEM, FERRY_ERR_LIMIT. */
+ * text): what one token gives while generating. Errors: FERRY_ERR_NOMEM, FERRY_ERR_LIMIT
+ * (normalize_limit, for Replace). */
 enum ferry_status decoder_run(const struct decoder *decoder, struct regex_matcher *matcher,
                               struct decoder_list *list, bool in_middle,
                               struct ferry_error *err) FERRY_MUST_CHECK;

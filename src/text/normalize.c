@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/size.h"
 
 #include <string.h>
@@ -13,6 +14,52 @@ enum {
     INSERTION_SORT_MAX = 24, /* marks; longer runs are sorted by counting */
     CLASSES = 256,
 };
+
+/* What a step writes to: the next text, and how long it may become. */
+struct target {
+    struct bytes *out;
+    size_t n_given; /* bytes of the text before the first step */
+    size_t limit;
+    bool over; /* the limit, not memory, stopped it */
+};
+
+static bool put(struct target *target, const void *data, size_t n)
+{
+    if (n > target->limit - target->out->size) {
+        target->over = true;
+        return false;
+    }
+    return bytes_append(target->out, data, n);
+}
+
+static bool put_code(struct target *target, int32_t code)
+{
+    char text[4];
+    return put(target, text, utf8_encode(code, text));
+}
+
+size_t normalize_limit(size_t n_bytes)
+{
+    size_t base = max_size(n_bytes, LIMIT_TEXT_FLOOR);
+    return base > LIMIT_TEXT / LIMIT_TEXT_GROWTH ? LIMIT_TEXT : base * LIMIT_TEXT_GROWTH;
+}
+
+enum ferry_status normalize_over(size_t n_bytes, const char *part, struct ferry_error *err)
+{
+    return FERRY_FAIL(err, FERRY_ERR_LIMIT,
+                      "tokenizer: its %s makes %zu bytes of text longer than %zu (limit: %d times, "
+                      "%d bytes in all); use another tokenizer file or shorter texts",
+                      part, n_bytes, normalize_limit(n_bytes), (int)LIMIT_TEXT_GROWTH,
+                      (int)LIMIT_TEXT);
+}
+
+/* Why put failed. */
+static enum ferry_status refused(const struct target *target, struct ferry_error *err)
+{
+    if (target->over)
+        return normalize_over(target->n_given, "normalizer", err);
+    return FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenizer: no memory for normalised text");
+}
 
 void normalize_scratch_fini(struct normalize_scratch *scratch)
 {
@@ -92,10 +139,10 @@ static void order_marks(int32_t *codes, size_t n)
     }
 }
 
-/* Normal form of text, appended to out. The text is a whole block: nothing before or behind it can
- * compose with it. */
+/* Normal form of text, appended to the target. The text is a whole block: nothing before or behind
+ * it can compose with it. */
 static bool normal_form(struct normalize_scratch *scratch, const char *text, size_t n_bytes,
-                        utf8proc_option_t options, struct bytes *out)
+                        utf8proc_option_t options, struct target *out)
 {
     size_t n = 0;
 
@@ -122,7 +169,7 @@ static bool normal_form(struct normalize_scratch *scratch, const char *text, siz
         n = composed < 0 ? 0 : (size_t)composed;
     }
     for (size_t i = 0; i < n; i++) {
-        if (!bytes_append_code(out, scratch->codes[i]))
+        if (!put_code(out, scratch->codes[i]))
             return false;
     }
     return true;
@@ -144,7 +191,7 @@ static size_t block_end(const char *text, size_t pos, size_t n_bytes)
 /* ASCII characters never compose with what stands before them, inert ones with nothing: text is cut
  * in front of the former and around the latter, and runs of ASCII are copied. */
 static bool normal_form_blocks(struct normalize_scratch *scratch, const char *text, size_t n_bytes,
-                               utf8proc_option_t options, struct bytes *out)
+                               utf8proc_option_t options, struct target *out)
 {
     size_t pos = 0;
 
@@ -153,7 +200,7 @@ static bool normal_form_blocks(struct normalize_scratch *scratch, const char *te
         while (end < n_bytes && (unsigned char)text[end] < 0x80)
             end++;
         size_t plain = end == n_bytes || end == pos ? end : end - 1;
-        if (!bytes_append(out, text + pos, plain - pos))
+        if (!put(out, text + pos, plain - pos))
             return false;
         pos = plain;
         end = block_end(text, end, n_bytes);
@@ -164,7 +211,7 @@ static bool normal_form_blocks(struct normalize_scratch *scratch, const char *te
             continue;
         int32_t code;
         size_t size = utf8_decode(text + pos, n_bytes - pos, &code);
-        if (!bytes_append(out, text + pos, size))
+        if (!put(out, text + pos, size))
             return false;
         pos += size;
     }
@@ -195,7 +242,7 @@ static utf8proc_option_t form_options(enum normalize_kind kind)
 }
 
 static enum ferry_status replace(const struct normalize_step *step, struct regex_matcher *matcher,
-                                 const char *text, size_t n_bytes, struct bytes *out,
+                                 const char *text, size_t n_bytes, struct target *out,
                                  struct ferry_error *err)
 {
     struct regex_cursor cursor = {0};
@@ -206,27 +253,23 @@ static enum ferry_status replace(const struct normalize_step *step, struct regex
 
     while ((st = regex_next(step->regex, matcher, text, n_bytes, &cursor, &start, &end, err)) ==
            FERRY_OK) {
-        if (!bytes_append(out, text + done, start - done) ||
-            !bytes_append(out, step->content, step->content_size)) {
+        if (!put(out, text + done, start - done) || !put(out, step->content, step->content_size)) {
             regex_cursor_fini(&cursor);
-            return FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenizer: no memory for normalised text");
+            return refused(out, err);
         }
         done = end;
     }
     if (st != FERRY_EOF)
         return st;
-    if (!bytes_append(out, text + done, n_bytes - done))
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenizer: no memory for normalised text");
-    return FERRY_OK;
+    return put(out, text + done, n_bytes - done) ? FERRY_OK : refused(out, err);
 }
 
-static bool lowercase(const char *text, size_t n_bytes, struct bytes *out)
+static bool lowercase(const char *text, size_t n_bytes, struct target *out)
 {
     while (n_bytes > 0) {
         int32_t code;
         size_t size = utf8_decode(text, n_bytes, &code);
-        bool ok = code == 0x130 ? bytes_append(out, "i\xCC\x87", 3)
-                                : bytes_append_code(out, utf8proc_tolower(code));
+        bool ok = code == 0x130 ? put(out, "i\xCC\x87", 3) : put_code(out, utf8proc_tolower(code));
         if (!ok)
             return false;
         text += size;
@@ -260,7 +303,7 @@ static void strip(const struct normalize_step *step, const char **text, size_t *
 /* Runs one step that writes new text to out. */
 static enum ferry_status run_step(const struct normalize_step *step,
                                   struct normalize_scratch *scratch, struct regex_matcher *matcher,
-                                  const char *text, size_t n_bytes, struct bytes *out,
+                                  const char *text, size_t n_bytes, struct target *out,
                                   struct ferry_error *err)
 {
     bool ok;
@@ -269,8 +312,8 @@ static enum ferry_status run_step(const struct normalize_step *step,
     case NORMALIZE_REPLACE:
         return replace(step, matcher, text, n_bytes, out, err);
     case NORMALIZE_PREPEND:
-        ok = n_bytes == 0 || (bytes_append(out, step->content, step->content_size) &&
-                              bytes_append(out, text, n_bytes));
+        ok = n_bytes == 0 ||
+             (put(out, step->content, step->content_size) && put(out, text, n_bytes));
         break;
     case NORMALIZE_LOWERCASE:
         ok = lowercase(text, n_bytes, out);
@@ -279,9 +322,7 @@ static enum ferry_status run_step(const struct normalize_step *step,
         ok = normal_form_blocks(scratch, text, n_bytes, form_options(step->kind), out);
         break;
     }
-    if (!ok)
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "tokenizer: no memory for normalised text");
-    return FERRY_OK;
+    return ok ? FERRY_OK : refused(out, err);
 }
 
 enum ferry_status normalize_run(const struct normalizer *normalizer,
@@ -289,6 +330,7 @@ enum ferry_status normalize_run(const struct normalizer *normalizer,
                                 const char *text, size_t n_bytes, const char **ret_text,
                                 size_t *ret_size, struct ferry_error *err)
 {
+    struct target out = {.n_given = n_bytes, .limit = normalize_limit(n_bytes)};
     int which = 0;
 
     for (int i = 0; i < normalizer->n_steps; i++) {
@@ -299,13 +341,13 @@ enum ferry_status normalize_run(const struct normalizer *normalizer,
         }
         if (step->kind <= NORMALIZE_NFKD && is_normal(text, n_bytes, step->kind))
             continue;
-        struct bytes *out = &scratch->out[which];
-        out->size = 0;
-        enum ferry_status st = run_step(step, scratch, matcher, text, n_bytes, out, err);
+        out.out = &scratch->out[which];
+        out.out->size = 0;
+        enum ferry_status st = run_step(step, scratch, matcher, text, n_bytes, &out, err);
         if (st != FERRY_OK)
             return st;
-        text = out->size == 0 ? "" : out->data;
-        n_bytes = out->size;
+        text = out.out->size == 0 ? "" : out.out->data;
+        n_bytes = out.out->size;
         which = 1 - which;
     }
     *ret_text = text;

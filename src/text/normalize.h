@@ -46,10 +46,20 @@ struct normalize_scratch {
 void normalize_scratch_fini(struct normalize_scratch *scratch);
 
 /* Applies all steps to text [n_bytes], well-formed UTF-8. *ret_text is the text itself or lies in
- * scratch, valid until the next call. Errors: FERRY_ERR_NOMEM, FERRY_ERR_LIMIT. */
+ * scratch, valid until the next call. No step may make the text longer than normalize_limit.
+ * Errors: FERRY_ERR_NOMEM, FERRY_ERR_LIMIT. */
 enum ferry_status normalize_run(const struct normalizer *normalizer,
                                 struct normalize_scratch *scratch, struct regex_matcher *matcher,
                                 const char *text, size_t n_bytes, const char **ret_text,
                                 size_t *ret_size, struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Bytes that a file's steps may make of a text of n_bytes: LIMIT_TEXT_GROWTH times as many (of
+ * short texts: of LIMIT_TEXT_FLOOR), LIMIT_TEXT at most. Without it 16 steps that each double the
+ * text make 64 kB of one byte. For the steps of decoders, too. */
+size_t normalize_limit(size_t n_bytes);
+
+/* FERRY_ERR_LIMIT with a message that names the part of the tokenizer that went over. */
+enum ferry_status normalize_over(size_t n_bytes, const char *part,
+                                 struct ferry_error *err) FERRY_MUST_CHECK;
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/size.h"
 
 #include <string.h>
@@ -269,10 +270,10 @@ enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char
         .tokenizer = tokenizer, .ids = ids, .parse_special = parse_special, .err = err};
     size_t old_count = ids->count;
 
-    if (n_bytes > INT32_MAX / 4)
+    if (n_bytes > LIMIT_TEXT)
         return FERRY_FAIL(err, FERRY_ERR_LIMIT,
                           "tokenizer: text of %zu bytes (limit %d); encode it in parts", n_bytes,
-                          INT32_MAX / 4);
+                          (int)LIMIT_TEXT);
     enum ferry_status st = regex_matcher_create(&e.matcher, err);
     if (st == FERRY_OK && utf8_valid_size(text, n_bytes) != n_bytes) {
         if (utf8_append_lossy(&lossy, text, n_bytes)) {

@@ -60,6 +60,34 @@ static void llama_chain(void **state)
     regex_destroy(mark);
 }
 
+/* As normalize_limit says: 16 times the text, of short ones 256 bytes. */
+static void growth_has_a_limit(void **state)
+{
+    struct regex *a = NULL;
+    struct decoder decoder = {.n_steps = DECODER_STEPS_MAX};
+    struct decoder_list list = {0};
+    struct regex_matcher *matcher = NULL;
+    struct ferry_error err = {0};
+
+    (void)state;
+    assert_int_equal(regex_matcher_create(&matcher, NULL), FERRY_OK);
+    assert_int_equal(regex_create_literal(&a, "a", 1, NULL), FERRY_OK);
+    for (int i = 0; i < decoder.n_steps; i++)
+        decoder.steps[i] = (struct decoder_step){
+            .kind = DECODER_REPLACE, .regex = a, .content = "aa", .content_size = 2};
+    assert_true(decoder_list_append(&list, "a", 1));
+    assert_int_equal(decoder_run(&decoder, matcher, &list, false, &err), FERRY_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "its decoder makes 1 bytes of text longer than 256"));
+    decoder_list_fini(&list);
+    decoder.n_steps = 8;
+    assert_true(decoder_list_append(&list, "a", 1));
+    assert_int_equal(decoder_run(&decoder, matcher, &list, false, &err), FERRY_OK);
+    assert_int_equal(list.text.size, 256);
+    decoder_list_fini(&list);
+    regex_matcher_destroy(matcher);
+    regex_destroy(a);
+}
+
 static void metaspace_and_strip(void **state)
 {
     struct decoder decoder = {.n_steps = 1};
@@ -105,6 +133,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(byte_level),
         cmocka_unit_test(llama_chain),
+        cmocka_unit_test(growth_has_a_limit),
         cmocka_unit_test(metaspace_and_strip),
         cmocka_unit_test(every_allocation_may_fail),
     };

@@ -125,6 +125,49 @@ static void other_steps(void **state)
     regex_destroy(space);
 }
 
+/* Sixteen steps "a" -> "aa" would make 65536 times the text of the file, or all memory. */
+static void growth_has_a_limit(void **state)
+{
+    struct normalizer normalizer = {.n_steps = NORMALIZE_STEPS_MAX};
+    struct normalize_scratch scratch = {0};
+    struct regex_matcher *matcher = NULL;
+    struct regex *a = NULL;
+    struct ferry_error err = {0};
+    const char *out;
+    size_t size;
+    char text[1000];
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    assert_int_equal(regex_matcher_create(&matcher, NULL), FERRY_OK);
+    assert_int_equal(regex_create_literal(&a, "a", 1, NULL), FERRY_OK);
+    for (int i = 0; i < normalizer.n_steps; i++)
+        normalizer.steps[i] = (struct normalize_step){
+            .kind = NORMALIZE_REPLACE, .regex = a, .content = "aa", .content_size = 2};
+    assert_int_equal(
+        normalize_run(&normalizer, &scratch, matcher, text, sizeof text, &out, &size, &err),
+        FERRY_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "1000 bytes of text longer than 16000"));
+    assert_true(scratch.out[0].capacity <= 64000 && scratch.out[1].capacity <= 64000);
+    normalizer.n_steps = 4; /* 16 times: just allowed */
+    assert_int_equal(
+        normalize_run(&normalizer, &scratch, matcher, text, sizeof text, &out, &size, &err),
+        FERRY_OK);
+    assert_int_equal(size, 16000);
+    struct normalizer prepend = one(NORMALIZE_PREPEND);
+    prepend.steps[0].content = text;
+    prepend.steps[0].content_size = 256; /* a character's own limit: that of LIMIT_TEXT_FLOOR */
+    assert_int_equal(normalize_run(&prepend, &scratch, matcher, "b", 1, &out, &size, &err),
+                     FERRY_ERR_LIMIT);
+    prepend.steps[0].content_size = 255;
+    assert_int_equal(normalize_run(&prepend, &scratch, matcher, "b", 1, &out, &size, &err),
+                     FERRY_OK);
+    assert_int_equal(normalize_limit(SIZE_MAX), normalize_limit((size_t)1 << 29));
+    normalize_scratch_fini(&scratch);
+    regex_matcher_destroy(matcher);
+    regex_destroy(a);
+}
+
 static void every_allocation_may_fail(void **state)
 {
     struct normalizer normalizer = one(NORMALIZE_NFC);
@@ -155,6 +198,7 @@ int main(void)
         cmocka_unit_test(normal_forms),
         cmocka_unit_test(long_runs_of_marks_stay_fast_and_sorted),
         cmocka_unit_test(other_steps),
+        cmocka_unit_test(growth_has_a_limit),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
