@@ -195,15 +195,15 @@ void regex_cursor_fini(struct regex_cursor *cursor)
 }
 
 /* First call of an iteration: the step limit, and stand-ins for characters newer than PCRE2. */
-static enum ferry_status begin(struct regex_matcher *matcher, const char *subject, size_t n_bytes,
-                               struct regex_cursor *cursor, struct ferry_error *err)
+static enum ferry_status begin(const char *subject, size_t n_bytes, struct regex_cursor *cursor,
+                               struct ferry_error *err)
 {
     size_t steps =
         MATCH_STEPS_MIN + min_size(n_bytes, (INT32_MAX - MATCH_STEPS_MIN) / MATCH_STEPS_PER_BYTE) *
                               MATCH_STEPS_PER_BYTE;
     size_t i = unicode_find_newer(subject, n_bytes);
 
-    (void)pcre2_set_match_limit(matcher->context, (uint32_t)steps);
+    cursor->steps = (uint32_t)steps;
     cursor->has_begun = true;
     if (i == n_bytes)
         return FERRY_OK;
@@ -220,11 +220,13 @@ static enum ferry_status begin(struct regex_matcher *matcher, const char *subjec
     return FERRY_OK;
 }
 
-/* One search from cursor->next; PCRE2's return code. */
+/* One search from cursor->next; PCRE2's return code. The limit is set anew each time: between two
+ * searches of this iteration the matcher may have served others, over shorter subjects. */
 static int search(const struct regex *regex, const struct regex_matcher *matcher,
                   const char *subject, size_t n_bytes, const struct regex_cursor *cursor)
 {
     PCRE2_SPTR text = (PCRE2_SPTR)(cursor->stand_ins.size > 0 ? cursor->stand_ins.data : subject);
+    (void)pcre2_set_match_limit(matcher->context, cursor->steps);
     int rc = pcre2_match(regex->code, text, n_bytes, cursor->next, PCRE2_NO_UTF_CHECK,
                          matcher->data, matcher->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
@@ -237,8 +239,7 @@ enum ferry_status regex_next(const struct regex *regex, struct regex_matcher *ma
                              const char *subject, size_t n_bytes, struct regex_cursor *cursor,
                              size_t *ret_start, size_t *ret_end, struct ferry_error *err)
 {
-    enum ferry_status st =
-        cursor->has_begun ? FERRY_OK : begin(matcher, subject, n_bytes, cursor, err);
+    enum ferry_status st = cursor->has_begun ? FERRY_OK : begin(subject, n_bytes, cursor, err);
 
     if (st != FERRY_OK)
         return st;

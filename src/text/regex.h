@@ -41,6 +41,7 @@ struct regex_cursor {
     size_t last_end;  /* end of the last match */
     bool has_matched; /* last_end counts */
     bool has_begun;
+    uint32_t steps;         /* what one search may cost: by the size of this subject */
     struct bytes stand_ins; /* the subject with stand-ins, when it has characters that need one */
 };
 void regex_cursor_fini(struct regex_cursor *cursor);

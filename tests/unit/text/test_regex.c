@@ -108,6 +108,42 @@ static void bad_patterns_and_runaway_matches_are_errors(void **state)
     regex_destroy(regex);
 }
 
+/* Steps of a pre-tokenizer share one matcher and take turns: a search in a small piece between two
+ * searches of the whole text must not leave the small piece's limit behind. */
+static void a_search_in_a_piece_keeps_the_limit_of_the_text(void **state)
+{
+    enum { SIZE = 2000000 };
+    struct regex *outer = NULL, *inner = NULL;
+    struct regex_matcher *matcher = NULL;
+    struct regex_cursor cursor = {0}, nested = {0};
+    struct ferry_error err = {0};
+    size_t start = 0;
+    size_t end = 0;
+    char *text = mem_alloc(SIZE);
+
+    (void)state;
+    assert_non_null(text);
+    memset(text, 'a', SIZE);
+    text[0] = 'x';
+    text[SIZE - 1] = 'y';
+    assert_int_equal(regex_create(&outer, "x|.*?y", 6, NULL), FERRY_OK);
+    assert_int_equal(regex_create(&inner, "x", 1, NULL), FERRY_OK);
+    assert_int_equal(regex_matcher_create(&matcher, NULL), FERRY_OK);
+    assert_int_equal(regex_next(outer, matcher, text, SIZE, &cursor, &start, &end, &err), FERRY_OK);
+    assert_int_equal(end, 1);
+    assert_int_equal(regex_next(inner, matcher, text, end, &nested, &start, &end, &err), FERRY_OK);
+    if (regex_next(outer, matcher, text, SIZE, &cursor, &start, &end, &err) != FERRY_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(start, 1);
+    assert_int_equal(end, SIZE);
+    regex_cursor_fini(&cursor);
+    regex_cursor_fini(&nested);
+    regex_matcher_destroy(matcher);
+    regex_destroy(inner);
+    regex_destroy(outer);
+    mem_free(text);
+}
+
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -137,6 +173,7 @@ int main(void)
         cmocka_unit_test(characters_newer_than_the_tables),
         cmocka_unit_test(literals_are_quoted),
         cmocka_unit_test(bad_patterns_and_runaway_matches_are_errors),
+        cmocka_unit_test(a_search_in_a_piece_keeps_the_limit_of_the_text),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
