@@ -13,12 +13,16 @@ enum {
     LIMIT_GGUF_KEY = 65535,       /* bytes of a GGUF key */
     LIMIT_GGUF_STRING = 64 << 20, /* bytes of a GGUF string */
     LIMIT_GGUF_ARRAY = 1 << 24,   /* elements of a GGUF array */
-    LIMIT_GGUF_ALIGNMENT = 1 << 20,       /* general.alignment */
-    LIMIT_SAFETENSORS_HEADER = 100000000, /* bytes, as the reference has it */
-    LIMIT_JSON_FILE = 256 << 20,          /* bytes of config.json, tokenizer.json, index */
+    LIMIT_GGUF_ALIGNMENT = 1 << 20, /* general.alignment */
+    /* DeepSeek-V3's 91,991 tensors in one file would need 12 MB and 8 values each; the largest
+     * tokenizer.json known (Gemma 3) has 33 MB and 1.8 million. At the limit reading takes a second
+     * or two, and 100 to 250 bytes of memory per value. */
+    LIMIT_SAFETENSORS_HEADER = 32 << 20, /* bytes (the reference stops at 100 MB) */
+    LIMIT_JSON_FILE = 64 << 20,          /* bytes of config.json, tokenizer.json, index */
     LIMIT_JSON_DEPTH = 64,
-    LIMIT_JSON_VALUES = 1 << 22, /* values of one JSON text: 100 to 250 bytes of memory each */
-    LIMIT_SHARDS = 4096,         /* files of one checkpoint */
+    LIMIT_JSON_VALUES = 1 << 22,   /* of a tokenizer.json; half as many keys */
+    LIMIT_HEADER_VALUES = 1 << 20, /* of a safetensors header or index; half as many keys */
+    LIMIT_SHARDS = 4096,           /* files of one checkpoint */
     LIMIT_VOCAB = 1 << 22,
     LIMIT_TOKEN_BYTES = 1 << 16, /* bytes of one vocabulary entry */
     LIMIT_TEXT = 1 << 29,        /* bytes of one text, as given and after each normalizer step */

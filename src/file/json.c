@@ -7,13 +7,14 @@
 
 #include <string.h>
 
-/* One pass over the raw bytes, before jansson allocates anything: nesting and number of values. It
- * need not be exact for malformed text, which jansson refuses. */
-static enum ferry_status check_limits(const unsigned char *s, size_t size, const char *name,
-                                      struct ferry_error *err)
+/* One pass over the raw bytes, before jansson allocates anything: nesting, number of values and of
+ * keys. It need not be exact for malformed text, which jansson refuses. */
+static enum ferry_status check_limits(const unsigned char *s, size_t size, size_t max_values,
+                                      const char *name, struct ferry_error *err)
 {
     size_t depth = 0;
     size_t n_values = 1;
+    size_t n_keys = 0;
     bool in_string = false;
 
     for (size_t i = 0; i < size; i++) {
@@ -43,23 +44,27 @@ static enum ferry_status check_limits(const unsigned char *s, size_t size, const
         case ',':
             n_values++;
             break;
+        case ':':
+            n_keys++;
+            break;
         default:
             break;
         }
-        if (n_values > LIMIT_JSON_VALUES)
+        if (n_values > max_values || n_keys > max_values / 2)
             return FERRY_FAIL(err, FERRY_ERR_LIMIT,
-                              "%s: JSON has more than %d values (reached at offset %zu)", name,
-                              (int)LIMIT_JSON_VALUES, i);
+                              "%s: JSON has more than %zu values or %zu keys (reached at offset "
+                              "%zu); no known checkpoint has: fetch it again",
+                              name, max_values, max_values / 2, i);
     }
     return FERRY_OK;
 }
 
-enum ferry_status json_parse(json_t **ret_json, const void *data, size_t size, const char *name,
-                             struct ferry_error *err)
+enum ferry_status json_parse(json_t **ret_json, const void *data, size_t size, size_t max_values,
+                             const char *name, struct ferry_error *err)
 {
     json_error_t cause;
 
-    enum ferry_status st = check_limits(data, size, name, err);
+    enum ferry_status st = check_limits(data, size, max_values, name, err);
     if (st != FERRY_OK)
         return st;
     memset(&cause, 0, sizeof cause);
@@ -84,7 +89,7 @@ enum ferry_status json_load_object(json_t **ret_json, const char *path, struct f
     enum ferry_status st = map_open(&map, path, LIMIT_JSON_FILE, err);
     if (st != FERRY_OK)
         return st;
-    st = json_parse(&json, map->data, map->size, map->name, err);
+    st = json_parse(&json, map->data, map->size, LIMIT_HEADER_VALUES, map->name, err);
     if (st == FERRY_OK && !json_is_object(json)) {
         json_decref(json);
         st = FERRY_FAIL(err, FERRY_ERR_FORMAT, "%s: holds no JSON object", map->name);

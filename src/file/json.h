@@ -1,8 +1,8 @@
 /* JSON from hostile sources through jansson, and look-ups that tell "absent" from "wrong type".
  *
  * Why here: config.json, index files, tokenizer.json and safetensors headers share one set of
- * limits: size, depth, number of values (jansson spends up to 250 bytes on each), no duplicate
- * keys. */
+ * limits: size, depth, number of values and keys (jansson spends up to 250 bytes and two
+ * microseconds on each), no duplicate keys. */
 #ifndef FILE_JSON_H
 #define FILE_JSON_H
 
@@ -15,13 +15,13 @@
 
 /* Parses `size` bytes; white space may surround the one value. `name` (the file's) starts every
  * message. The caller owns *ret_json (json_decref). Errors: FERRY_ERR_FORMAT (message with line and
- * column), FERRY_ERR_LIMIT (LIMIT_JSON_DEPTH, LIMIT_JSON_VALUES), FERRY_ERR_NOMEM (jansson reports
- * some failed allocations as bad syntax). */
-enum ferry_status json_parse(json_t **ret_json, const void *data, size_t size, const char *name,
-                             struct ferry_error *err) FERRY_MUST_CHECK;
+ * column), FERRY_ERR_LIMIT (LIMIT_JSON_DEPTH, more than max_values values or half as many keys),
+ * FERRY_ERR_NOMEM (jansson reports some failed allocations as bad syntax). */
+enum ferry_status json_parse(json_t **ret_json, const void *data, size_t size, size_t max_values,
+                             const char *name, struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* The same for a file of at most LIMIT_JSON_FILE bytes whose top value is an object. Errors also
- * as map_open(). */
+/* The same for a file of at most LIMIT_JSON_FILE bytes and LIMIT_HEADER_VALUES values whose top
+ * value is an object. Errors also as map_open(). */
 enum ferry_status json_load_object(json_t **ret_json, const char *path,
                                    struct ferry_error *err) FERRY_MUST_CHECK;
 

@@ -51,7 +51,7 @@ static enum ferry_status apply_generation_config(struct tokenizer *tokenizer, co
     enum ferry_status st = map_optional(&map, dir, "generation_config.json", err);
 
     if (st == FERRY_OK && map != NULL)
-        st = json_parse(&root, map->data, map->size, map->name, err);
+        st = json_parse(&root, map->data, map->size, LIMIT_HEADER_VALUES, map->name, err);
     if (st == FERRY_OK && root != NULL)
         st = apply_eos(tokenizer, root);
     json_decref(root);

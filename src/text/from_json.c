@@ -370,7 +370,8 @@ enum ferry_status tokenizer_apply_config(struct tokenizer *tokenizer, const char
                                          size_t n_bytes, struct ferry_error *err)
 {
     json_t *root = NULL;
-    enum ferry_status st = json_parse(&root, json, n_bytes, "tokenizer_config.json", err);
+    enum ferry_status st =
+        json_parse(&root, json, n_bytes, LIMIT_JSON_VALUES, "tokenizer_config.json", err);
     if (st != FERRY_OK)
         return st;
     tokenizer->bos = named_token(tokenizer, json_object_get(root, "bos_token"));
@@ -393,7 +394,8 @@ enum ferry_status tokenizer_create_json(struct tokenizer **ret_tokenizer, const 
 {
     struct tokenizer *tokenizer = NULL;
     json_t *root = NULL;
-    enum ferry_status st = json_parse(&root, json, n_bytes, "tokenizer.json", err);
+    enum ferry_status st =
+        json_parse(&root, json, n_bytes, LIMIT_JSON_VALUES, "tokenizer.json", err);
 
     if (st != FERRY_OK)
         return st;

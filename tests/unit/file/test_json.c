@@ -15,7 +15,7 @@
 
 static enum ferry_status parse(const char *text, json_t **ret, struct ferry_error *err)
 {
-    return json_parse(ret, text, strlen(text), "x.json", err);
+    return json_parse(ret, text, strlen(text), 1000, "x.json", err);
 }
 
 static void test_getters(void **state)
@@ -91,6 +91,32 @@ static void test_rejected(void **state)
     }
 }
 
+/* Values are counted before anything is built, and keys, which cost more, at half as many. */
+static void test_counts(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t max_values;
+        enum ferry_status status;
+    } CASES[] = {
+        {"[1,2,3]", 4, FERRY_OK},
+        {"[1,2,3]", 3, FERRY_ERR_LIMIT},
+        {"{\"a\":1,\"b\":\"::,,\"}", 4, FERRY_OK},
+        {"{\"a\":1,\"b\":1,\"c\":1}", 5, FERRY_ERR_LIMIT},
+        {"{\"a\":1,\"b\":1,\"c\":1}", 6, FERRY_OK},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        struct ferry_error err = {0};
+        json_t *json = NULL;
+        assert_int_equal(json_parse(&json, CASES[i].text, strlen(CASES[i].text),
+                                    CASES[i].max_values, "x.json", &err),
+                         CASES[i].status);
+        assert_true((json != NULL) == (CASES[i].status == FERRY_OK));
+        json_decref(json);
+    }
+}
+
 /* Brackets in strings do not nest. */
 static void test_brackets_in_strings(void **state)
 {
@@ -101,7 +127,7 @@ static void test_brackets_in_strings(void **state)
     memset(text, '[', sizeof text);
     memcpy(text, "[\"\\\"", 4);
     memcpy(text + sizeof text - 2, "\"]", 2);
-    assert_int_equal(json_parse(&json, text, sizeof text, "x.json", NULL), FERRY_OK);
+    assert_int_equal(json_parse(&json, text, sizeof text, 2, "x.json", NULL), FERRY_OK);
     json_decref(json);
 }
 
@@ -152,11 +178,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_getters),
-        cmocka_unit_test(test_rejected),
-        cmocka_unit_test(test_brackets_in_strings),
-        cmocka_unit_test(test_load),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_getters), cmocka_unit_test(test_rejected),
+        cmocka_unit_test(test_counts),  cmocka_unit_test(test_brackets_in_strings),
+        cmocka_unit_test(test_load),    cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
