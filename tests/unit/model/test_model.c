@@ -177,6 +177,94 @@ static void the_ledger_counts_every_choice(void **state)
     close_tiny(&o);
 }
 
+/* ---- a lossy exchange, put in front of the real one by the linker (--wrap) ---- */
+
+static struct {
+    size_t calls;       /* layer rounds so far */
+    size_t first, last; /* rounds [first, last) deliver one row less than was routed */
+    exchange_experts_fn *run_experts;
+    void *arg;
+} lossy;
+
+enum ferry_status __real_exchange_run(struct exchange *exchange, const int32_t *experts,
+                                      const float *weights, size_t n_tokens, size_t top_k,
+                                      size_t n_experts, exchange_experts_fn *run_experts, void *arg,
+                                      float *out, struct ferry_error *err);
+enum ferry_status __wrap_exchange_run(struct exchange *exchange, const int32_t *experts,
+                                      const float *weights, size_t n_tokens, size_t top_k,
+                                      size_t n_experts, exchange_experts_fn *run_experts, void *arg,
+                                      float *out, struct ferry_error *err);
+
+/* Spoils the last row and does not count it: what a peer that fell silent leaves behind. */
+static size_t lose_a_row(void *arg, const struct exchange_plan *plan, float *out, size_t out_stride)
+{
+    size_t n = lossy.run_experts(lossy.arg, plan, out, out_stride);
+
+    (void)arg;
+    for (size_t c = 0; c < out_stride; c++)
+        out[(plan->n_slots - 1) * out_stride + c] = 1e9f;
+    return n - 1;
+}
+
+enum ferry_status __wrap_exchange_run(struct exchange *exchange, const int32_t *experts,
+                                      const float *weights, size_t n_tokens, size_t top_k,
+                                      size_t n_experts, exchange_experts_fn *run_experts, void *arg,
+                                      float *out, struct ferry_error *err)
+{
+    bool loses = lossy.calls >= lossy.first && lossy.calls < lossy.last;
+
+    lossy.calls++;
+    lossy.run_experts = run_experts;
+    lossy.arg = arg;
+    return __real_exchange_run(exchange, experts, weights, n_tokens, top_k, n_experts,
+                               loses ? lose_a_row : run_experts, arg, out, err);
+}
+
+/* Loses in rounds [first, last) of the next step. */
+static void lose(size_t first, size_t last)
+{
+    lossy.calls = 0;
+    lossy.first = first;
+    lossy.last = last;
+}
+
+/* A step whose ledger does not balance is void: repeated once, as if nothing had been, then an
+ * error. */
+static void a_void_step_is_repeated_once(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("qwen3_moe"); /* two layers, top-3 */
+    struct opened o;
+
+    (void)state;
+    open_good(&o, &tiny, &DEFAULTS);
+    step_good(&o, ids, N_IDS, want);
+    for (size_t round = 0; round < 2; round++) { /* in the first layer, in the second one */
+        lose(round, round + 1);
+        memset(got, 0, sizeof got);
+        step_good(&o, ids, 40, got);
+        assert_memory_equal(got, want, 40 * N_VOCAB * sizeof(float));
+        assert_int_equal(lossy.calls, round + 1 + 2);
+        assert_int_equal(model_counters(o.model)->steps_retried, round + 1);
+        assert_int_equal(model_ledger(o.model)->voided, round + 1);
+        /* And the cache holds what an undisturbed step leaves there. */
+        assert_int_equal(step(&o, ids + 40, N_IDS - 40, 40, got), FERRY_OK);
+        assert_memory_equal(got, want + (size_t)40 * N_VOCAB,
+                            (N_IDS - 40) * N_VOCAB * sizeof(float));
+    }
+    assert_int_equal(model_counters(o.model)->steps, 5);
+    lose(0, 2); /* the second try fails, too, in its first layer */
+    assert_int_equal(step(&o, ids, 10, 0, got), FERRY_ERR_LEDGER);
+    assert_string_equal(o.err.msg, "layer 0: exchange: 30 rows routed, 29 delivered, 30 combined");
+    assert_int_equal(lossy.calls, 2);
+    assert_int_equal(model_counters(o.model)->steps_retried, 3);
+    assert_int_equal(model_counters(o.model)->steps, 5);
+    assert_int_equal(model_counters(o.model)->tokens, N_IDS * 3);
+    lose(0, 0);
+    step_good(&o, ids, N_IDS, got);
+    assert_memory_equal(got, want, N_IDS * N_VOCAB * sizeof(float));
+    close_tiny(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +275,7 @@ int main(void)
         cmocka_unit_test(numerics_tell_models_apart),
         cmocka_unit_test(experts_have_hashes),
         cmocka_unit_test(the_ledger_counts_every_choice),
+        cmocka_unit_test(a_void_step_is_repeated_once),
     };
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (int32_t)(i * i * 31 % N_VOCAB);
