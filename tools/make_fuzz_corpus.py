@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of the file fuzzers, tests/fuzz/corpus/{gguf,safetensors}/.
+"""Writes the seed corpora of the file fuzzers, tests/fuzz/corpus/{gguf,gguf_tokenizer,
+safetensors}/.
 
 Seeds are small: a good file, one file per shape that broke a published parser (counts that wrap,
 string length 2^63, alignment 0, 9 dimensions, a zero dimension, a token array of INT8, nested
@@ -122,6 +123,64 @@ def gguf_seeds():
     }
 
 
+def ranked(pre="gpt-2", tokens=None, merges=("a b", "\u0120 a", "ab c"), types=None, more=()):
+    """A byte-level tokenizer in metadata alone; the fuzzer encodes the key "text"."""
+    if tokens is None:
+        tokens = [*"abc12<>|_\u0120\u00c3\u00a9", "ab", "\u0120a", "abc", "<|im_end|>", "<s>"]
+    if types is None:
+        types = [3 if t in ("<s>", "<|im_end|>") else 1 for t in tokens]
+    keys = [key("tokenizer.ggml.model", STRING, "gpt2"), key("tokenizer.ggml.pre", STRING, pre),
+            array("tokenizer.ggml.tokens", STRING, tokens),
+            array("tokenizer.ggml.token_type", I32, types),
+            array("tokenizer.ggml.merges", STRING, merges), *more,
+            key("text", STRING, "abc <s>12\u00e9ab\n  a<|im_end|>")]
+    return gguf(keys, [], data=0)
+
+
+def scored(tokens=("<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "\u2581", "a", "b", "\u2581a", "ab"),
+           types=(2, 3, 3, 6, 6, 1, 1, 1, 1, 4), scores=(0, 0, 0, 0, 0, -4, -5, -6, -1, -2), more=()):
+    keys = [key("tokenizer.ggml.model", STRING, "llama"),
+            array("tokenizer.ggml.tokens", STRING, tokens),
+            array("tokenizer.ggml.token_type", I32, types),
+            array("tokenizer.ggml.scores", F32, scores), *more,
+            key("text", STRING, "ab a<s>b\u00e9 </s>")]
+    return gguf(keys, [], data=0)
+
+
+def gguf_tokenizer_seeds():
+    roles = [key("tokenizer.ggml.bos_token_id", U32, 1), key("tokenizer.ggml.eos_token_id", U32, 2),
+             key("tokenizer.ggml.add_bos_token", BOOL, 1), key("tokenizer.ggml.add_eos_token", BOOL, 1),
+             key("tokenizer.ggml.eot_token_id", U32, 3), key("tokenizer.ggml.eom_token_id", U32, 4),
+             key("tokenizer.chat_template", STRING, "{{ messages }}")]
+    seeds = {f"ranked-{pre}": ranked(pre) for pre in
+             ("gpt-2", "qwen2", "qwen35", "refact", "llama-bpe", "gpt-4o", "tekken", "deepseek-v3",
+              "deepseek-llm")}
+    seeds.update({
+        "ranked-roles": ranked(more=roles),
+        "ranked-no-alphabet": ranked(tokens=["a", "b", "ab"], merges=["a b"]),
+        "ranked-empty-token": ranked(tokens=["", "a", "a", "\u4e00"], merges=[]),
+        "ranked-unknown": ranked("no-such\nfamily"),
+        "ranked-merge-lost": ranked(merges=["a z"]),
+        "ranked-merge-cut": ranked(merges=["a ", " b", "ab"]),
+        "ranked-not-utf8": ranked(tokens=[b"\xff", b"\xc3"], merges=[]),
+        "ranked-few-types": ranked(types=[1, 2]),
+        "ranked-wild-types": ranked(types=[-1, 0, 2**31 - 1, 6, 5, 4, 3, 2, 1] * 2),
+        "scored": scored(),
+        "scored-roles": scored(more=roles),
+        "scored-no-prefix": scored(more=[key("tokenizer.ggml.add_space_prefix", BOOL, 0)]),
+        "scored-nan": scored(scores=[float("nan")] * 10),
+        "scored-infinite": scored(scores=[float("inf"), float("-inf")] * 5),
+        "scored-few": scored(scores=[1.0]),
+        "scored-equal": scored(scores=[0.0] * 10),
+        "id-beyond": scored(more=[key("tokenizer.ggml.bos_token_id", U32, 2**32 - 1)]),
+        "id-negative": scored(more=[key("tokenizer.ggml.bos_token_id", I32, -1)]),
+        "tokens-empty": gguf([key("tokenizer.ggml.model", STRING, "llama"),
+                              array("tokenizer.ggml.tokens", STRING, [])], [], data=0),
+        "model-array": gguf([array("tokenizer.ggml.model", STRING, ["gpt2"])], [], data=0),
+    })
+    return seeds
+
+
 def safetensors(header, n_data=0, length=None):
     b = header if isinstance(header, bytes) else header.encode()
     n = len(b) if length is None else length
@@ -147,7 +206,7 @@ def safetensors_seeds():
         "good-empty": safetensors("{}"),
         "length-0": safetensors("{}", length=0),
         "length-wraps": safetensors("{}", length=2**64 - 1),
-        "length-over-limit": safetensors("{}", length=100_000_001),
+        "length-over-limit": safetensors("{}", length=(32 << 20) + 1),
         "length-beyond": safetensors("{}", length=3),
         "not-json": safetensors("{" + "\x01" * 8),
         "not-utf8": safetensors(b'{"\xc3\x28":1}'),
@@ -177,7 +236,8 @@ def safetensors_seeds():
 
 
 def main():
-    for name, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds())):
+    for name, seeds in (("gguf", gguf_seeds()), ("gguf_tokenizer", gguf_tokenizer_seeds()),
+                        ("safetensors", safetensors_seeds())):
         folder = ROOT / name
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():

@@ -2,37 +2,12 @@
  * must encode and decode without harm, what is refused must say why in one line. */
 #include "fuzz.h"
 
-#include "base/alloc.h"
 #include "base/assert.h"
-#include "text/tokenizer.h"
+#include "use_tokenizer.h"
 
 #include <string.h>
 
 enum { TEXT_MAX = 200 }; /* hostile patterns may take a million steps per match */
-
-static void encode_and_decode(const struct tokenizer *tokenizer, const char *text, size_t n,
-                              bool special)
-{
-    struct token_ids ids = {0};
-    struct ferry_error err = {0};
-    char *decoded = NULL;
-    size_t size = 0;
-
-    if (tokenizer_encode(tokenizer, text, n, special, special, &ids, &err) == FERRY_OK) {
-        for (size_t i = 0; i < ids.count; i++) {
-            (void)tokenizer_piece(tokenizer, ids.ids[i], true, &size);
-            (void)tokenizer_is_eog(tokenizer, ids.ids[i]);
-        }
-        if (tokenizer_decode(tokenizer, ids.ids, ids.count, false, &decoded, &size, &err) ==
-            FERRY_OK)
-            FERRY_ASSERT(decoded[size] == 0);
-        mem_free(decoded);
-    } else {
-        FERRY_ASSERT(err.msg[0] != 0 && strchr(err.msg, '\n') == NULL);
-        FERRY_ASSERT(ids.count == 0);
-    }
-    token_ids_fini(&ids);
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -49,8 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FERRY_ASSERT(err.msg[0] != 0 && strchr(err.msg, '\n') == NULL);
         return 0;
     }
-    encode_and_decode(tokenizer, text, n_text, true);
-    encode_and_decode(tokenizer, text, n_text, false);
+    use_tokenizer(tokenizer, text, n_text, true);
+    use_tokenizer(tokenizer, text, n_text, false);
     tokenizer_destroy(tokenizer);
     return 0;
 }
