@@ -164,7 +164,7 @@ def gguf_tokenizer_seeds():
         "ranked-merge-cut": ranked(merges=["a ", " b", "ab"]),
         "ranked-not-utf8": ranked(tokens=[b"\xff", b"\xc3"], merges=[]),
         "ranked-few-types": ranked(types=[1, 2]),
-        "ranked-wild-types": ranked(types=[-1, 0, 2**31 - 1, 6, 5, 4, 3, 2, 1] * 2),
+        "ranked-wild-types": ranked(types=[-1, 0, 2**31 - 1, 6, 5, 4, 3, 2, 1] + [1] * 8),
         "scored": scored(),
         "scored-roles": scored(more=roles),
         "scored-no-prefix": scored(more=[key("tokenizer.ggml.add_space_prefix", BOOL, 0)]),
