@@ -1,6 +1,7 @@
 /* Loading a model for a verb, and how verbs end. See app.h. */
 #include "app/app.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/limits.h"
@@ -96,6 +97,7 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
     else if (st == FERRY_OK && request->any_tokenizer &&
              tokenizer_create(&loaded->tokenizer, loaded->checkpoint, err) != FERRY_OK)
         LOG_DEBUG("no tokenizer: %s", err->msg);
+    mem_trim(); /* the parsed tokenizer.json, 60 MB for 150,000 tokens */
     if (st == FERRY_OK)
         st = pick_sizes(loaded, options, request, &model, &engine.context, err);
     if (st == FERRY_OK)

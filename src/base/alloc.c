@@ -3,6 +3,9 @@
 
 #include "base/size.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +66,13 @@ void *mem_resize(void *p, size_t old_bytes, size_t new_bytes)
 void mem_free(void *p)
 {
     free(p);
+}
+
+void mem_trim(void)
+{
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
 }
 
 char *mem_strndup(const char *s, size_t n)

@@ -22,6 +22,10 @@ void *mem_resize(void *p, size_t old_bytes, size_t new_bytes);
 
 void mem_free(void *p);
 
+/* Gives freed heap memory back to the kernel, where the C library can: for after work that freed
+ * much of it. */
+void mem_trim(void);
+
 /* Copy of n bytes of s plus a 0; NULL when out of memory. Freed with mem_free. */
 char *mem_strndup(const char *s, size_t n);
 

@@ -357,6 +357,11 @@ size_t tokenizer_n_vocab(const struct tokenizer *tokenizer)
     return tokenizer->n_vocab;
 }
 
+size_t tokenizer_bytes(const struct tokenizer *tokenizer)
+{
+    return tokenizer->arena.used;
+}
+
 int32_t tokenizer_bos(const struct tokenizer *tokenizer)
 {
     return tokenizer->bos;

@@ -37,6 +37,9 @@ void tokenizer_destroy(struct tokenizer *tokenizer);
 
 size_t tokenizer_n_vocab(const struct tokenizer *tokenizer); /* highest id + 1 */
 
+/* Bytes of its tables: texts, vocabulary, merges, added tokens. */
+size_t tokenizer_bytes(const struct tokenizer *tokenizer);
+
 /* Appends the ids of text [n_bytes]. parse_special: control tokens in the text are recognised
  * (template text only, never user text); non-special added tokens always are. add_special: the
  * tokenizer's own BOS/EOS post-processing. Invalid UTF-8 is treated as U+FFFD replacement, as the
