@@ -6,8 +6,8 @@
 #include "device/device.h"
 
 enum {
-    CPU_ROW_TILE = 64,     /* activation rows of one work item: their rows stay in L2 */
-    CPU_FFN_COLS = 128,    /* gate/up columns of one work item; a multiple of ACT_BLOCK */
+    CPU_ROW_TILE = 64,  /* activation rows of one work item: their rows stay in L2 */
+    CPU_FFN_COLS = 256, /* columns of one work item of an expert, at most; ACT_BLOCK's multiple */
     CPU_ATTN_QUERIES = 32, /* query vectors of one attention call */
 };
 

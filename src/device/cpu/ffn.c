@@ -13,12 +13,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { TILE_GROUPS = CPU_FFN_COLS / KERNEL_GROUP }; /* column groups of one item, both phases */
-
 struct ffn_arg {
     struct device *device;
     const struct ffn_job *job;
     size_t n_items, n_col_tiles; /* of the phase; items are blocks times column tiles */
+    size_t tile_cols;            /* columns of a tile, ACT_BLOCK's multiple, at most CPU_FFN_COLS */
     size_t hidden_stride;        /* bytes between rows of job->hidden */
     size_t width;                /* ffn width */
     atomic_size_t n_rows; /* rows whose first output columns are done; a sum, order is no matter */
@@ -61,7 +60,8 @@ static const void *next_weights(const struct ffn_arg *a, size_t item, bool is_do
     if (next >= a->n_items)
         return NULL;
     const struct ffn_weights *w = &a->job->experts[a->device->blocks[next / a->n_col_tiles].expert];
-    return cpu_packed_group(is_down ? &w->down : &w->gate, next % a->n_col_tiles * TILE_GROUPS);
+    return cpu_packed_group(is_down ? &w->down : &w->gate,
+                            next % a->n_col_tiles * (a->tile_cols / KERNEL_GROUP));
 }
 
 /* Columns [col, col + n) of gate and up for one block of rows, then the gated product into
@@ -111,9 +111,9 @@ static void gate_up_items(void *arg, size_t begin, size_t end, int thread_index)
     const struct ffn_arg *a = arg;
 
     for (size_t item = begin; item < end; item++) {
-        size_t col = item % a->n_col_tiles * CPU_FFN_COLS;
+        size_t col = item % a->n_col_tiles * a->tile_cols;
         gate_up_tile(a, &a->device->blocks[item / a->n_col_tiles], col,
-                     min_size(CPU_FFN_COLS, a->width - col), next_weights(a, item, false),
+                     min_size(a->tile_cols, a->width - col), next_weights(a, item, false),
                      cpu_scratch(a->device, thread_index));
     }
 }
@@ -126,7 +126,8 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
     for (size_t item = begin; item < end; item++) {
         const struct ffn_block *block = &a->device->blocks[item / a->n_col_tiles];
         const struct weight *w = &job->experts[block->expert].down;
-        size_t g = item % a->n_col_tiles * TILE_GROUPS;
+        size_t g = item % a->n_col_tiles * (a->tile_cols / KERNEL_GROUP);
+        size_t g_end = min_size(g + a->tile_cols / KERNEL_GROUP, div_up(w->n_cols, KERNEL_GROUP));
         struct matmul_job m = {
             .act = (unsigned char *)job->hidden + (size_t)block->slot * a->hidden_stride,
             .act_stride = a->hidden_stride,
@@ -135,11 +136,22 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
             .out_stride = job->out_stride,
             .k = w->k,
             .next = next_weights(a, item, true)};
-        cpu_matmul_groups(a->device, w, &m, cpu_scratch(a->device, thread_index), g,
-                          min_size(g + TILE_GROUPS, div_up(w->n_cols, KERNEL_GROUP)));
+        cpu_matmul_groups(a->device, w, &m, cpu_scratch(a->device, thread_index), g, g_end);
         if (g == 0)
             atomic_fetch_add_explicit(&a->n_rows, m.n_rows, memory_order_relaxed);
     }
+}
+
+/* Wide tiles prepare their activations less often, narrow ones share the work more evenly. */
+static void set_tiles(struct ffn_arg *a, size_t n_blocks, size_t n_cols)
+{
+    size_t enough = 32 * (size_t)a->device->n_threads;
+
+    a->tile_cols = CPU_FFN_COLS;
+    while (a->tile_cols > CPU_FFN_COLS / 4 && n_blocks * div_up(n_cols, a->tile_cols) < enough)
+        a->tile_cols /= 2;
+    a->n_col_tiles = div_up(n_cols, a->tile_cols);
+    a->n_items = n_blocks * a->n_col_tiles;
 }
 
 size_t device_ffn(struct device *device, const struct ffn_job *job)
@@ -149,11 +161,9 @@ size_t device_ffn(struct device *device, const struct ffn_job *job)
     struct ffn_arg arg = {.device = device, .job = job, .width = down->k};
 
     arg.hidden_stride = act_row_bytes(act_format_for(down->dtype), down->k);
-    arg.n_col_tiles = div_up(arg.width, CPU_FFN_COLS);
-    arg.n_items = n_blocks * arg.n_col_tiles;
+    set_tiles(&arg, n_blocks, arg.width);
     pool_for(device->pool, arg.n_items, 1, gate_up_items, &arg);
-    arg.n_col_tiles = div_up(div_up(down->n_cols, KERNEL_GROUP), TILE_GROUPS);
-    arg.n_items = n_blocks * arg.n_col_tiles;
+    set_tiles(&arg, n_blocks, down->n_cols);
     pool_for(device->pool, arg.n_items, 1, down_items, &arg);
     return atomic_load_explicit(&arg.n_rows, memory_order_relaxed);
 }

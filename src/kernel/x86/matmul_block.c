@@ -364,33 +364,51 @@ struct unpacked {
     struct codes c[UNPACK_BLOCKS][TILE_GROUPS];
 };
 
-/* Blocks [begin, begin + n_blocks) of the chunk; fetches those that the next call unpacks. */
+/* Blocks [begin, begin + n_blocks) of the chunk. */
 INLINE void unpack(enum dtype t, const struct rows *s, const struct columns *cols, size_t begin,
                    size_t n_blocks, struct unpacked *ret)
 {
     const struct pack_layout l = pack_layout_of(t);
-    size_t n_panels = (s->block_end - s->block_begin + l.blocks - 1) / l.blocks;
-    size_t first = begin / l.blocks, distance = UNPACK_BLOCKS / l.blocks;
 
-    distance = distance < n_panels ? distance : n_panels;
     for (size_t g = 0; g < TILE_GROUPS; g++) {
         const uint8_t *panel = pack_header(l, cols->group[g], s->block_begin + begin);
-        const uint8_t *ahead = panel;
         for (size_t b = 0; b < n_blocks; b++) {
             struct codes *c = &ret->c[b][g];
             size_t at = l.header + b % l.blocks * l.body;
             if (b != 0 && b % l.blocks == 0)
                 panel += pack_panel_bytes(l);
-            if (b % l.blocks == 0) {
-                ahead = panel_ahead(l, cols, g, s->block_begin, n_panels,
-                                    first + b / l.blocks + distance);
-                prefetch(ahead, l.header);
-            }
-            prefetch(ahead + at, l.body);
             UNROLL for (int q = 0; q < 8; q++) c->w[q] = load_code(t, panel + at, q);
             load_scales(t, panel, b % l.blocks, c);
         }
     }
+}
+
+/* Packed bytes that are unpacked next. Tiles fetch a share each: in one go, prefetches would wait
+ * for each other. */
+struct ahead {
+    const uint8_t *at[TILE_GROUPS];
+    size_t n_bytes; /* of each tile's share */
+};
+
+INLINE struct ahead ahead_of(enum dtype t, const struct rows *s, const struct columns *cols,
+                             size_t begin)
+{
+    const struct pack_layout l = pack_layout_of(t);
+    size_t n_panels = (s->block_end - s->block_begin + l.blocks - 1) / l.blocks;
+    size_t n_tiles = (s->n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    size_t n_bytes = UNPACK_BLOCKS / l.blocks * pack_panel_bytes(l);
+    size_t next = (begin + UNPACK_BLOCKS) / l.blocks;
+    struct ahead ret = {.n_bytes = (n_bytes + n_tiles - 1) / n_tiles};
+
+    next = next < n_panels ? next : n_panels;
+    EACH_GROUP(ret.at[g] = panel_ahead(l, cols, g, s->block_begin, n_panels, next));
+    return ret;
+}
+
+INLINE void fetch_share(struct ahead *ahead)
+{
+    EACH_GROUP(prefetch(ahead->at[g], ahead->n_bytes));
+    EACH_GROUP(ahead->at[g] += ahead->n_bytes);
 }
 
 /* n rows from r0, a few blocks that have been unpacked; x: the first of them. */
@@ -409,13 +427,17 @@ INLINE void tile_ready(enum dtype t, int n, const struct unpacked *u, size_t n_b
 }
 
 INLINE void tiles_ready(enum dtype t, const struct rows *s, const struct unpacked *u, size_t block,
-                        size_t n_blocks, __m256 *kept)
+                        size_t n_blocks, struct ahead ahead, __m256 *kept)
 {
     size_t chunk = s->block_end - s->block_begin;
     size_t r = 0;
 
-    for (; r + 4 <= s->n_rows; r += 4)
+    for (; r + 4 <= s->n_rows; r += 4) {
+        fetch_share(&ahead);
         tile_ready(t, 4, u, n_blocks, s->act + (r * chunk + 4 * block) * ACT_BYTES, kept + 2 * r);
+    }
+    if (r < s->n_rows)
+        fetch_share(&ahead);
     const uint8_t *rest = s->act + r * chunk * ACT_BYTES;
     if (s->n_rows - r == 3)
         tile_ready(t, 3, u, n_blocks, rest + 3 * block * ACT_BYTES, kept + 2 * r);
@@ -427,13 +449,13 @@ INLINE void tiles_ready(enum dtype t, const struct rows *s, const struct unpacke
 
 /* One function per dot form: once unpacked, formats of one form are the same. */
 typedef void ready_fn(const struct rows *s, const struct unpacked *u, size_t block, size_t n_blocks,
-                      __m256 *kept);
+                      struct ahead ahead, __m256 *kept);
 
 #define READY(name, dtype)                                                                 \
     static void ready_##name(const struct rows *s, const struct unpacked *u, size_t block, \
-                             size_t n_blocks, __m256 *kept)                                \
+                             size_t n_blocks, struct ahead ahead, __m256 *kept)            \
     {                                                                                      \
-        tiles_ready(dtype, s, u, block, n_blocks, kept);                                   \
+        tiles_ready(dtype, s, u, block, n_blocks, ahead, kept);                            \
     }
 READY(offset, DTYPE_Q4_0)
 READY(u4, DTYPE_Q4_K)
@@ -462,7 +484,7 @@ INLINE void matmul_ready(enum dtype t, const struct rows *s, const struct column
     for (size_t b = 0; b < n; b += UNPACK_BLOCKS) {
         size_t n_blocks = n - b < UNPACK_BLOCKS ? n - b : UNPACK_BLOCKS;
         unpack(t, s, cols, b, n_blocks, &u);
-        ready_of(dot_form_of(t))(s, &u, b, n_blocks, kept);
+        ready_of(dot_form_of(t))(s, &u, b, n_blocks, ahead_of(t, s, cols, b), kept);
     }
     for (size_t r = 0; r < s->n_rows; r++)
         store_acc(1, s, r, cols, (__m256(*)[TILE_GROUPS])(kept + 2 * r));
@@ -492,9 +514,12 @@ INLINE void pick_columns(enum dtype t, const struct matmul_job *job, size_t g, s
     }
 }
 
-/* Up to so many rows codes are not unpacked to memory: unpacking twice costs less. */
+/* Up to so many rows codes are not unpacked to memory: unpacking in registers once for every 4 rows
+ * costs less. Q8_0 has nothing to unpack and is only copied for the order of access. */
 INLINE size_t direct_rows(enum dtype t)
 {
+    if (t == DTYPE_Q8_0)
+        return 20;
     return dot_form_of(t) == DOT_U6 ? 4 : 8;
 }
 
