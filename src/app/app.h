@@ -46,11 +46,16 @@ struct shared_options {
 };
 
 /* argp child that parses them; its input is a struct shared_options. _init sets defaults and reads
- * FERRY_*; _check says on stderr which variable had a wrong value, after --help had its turn; false
- * then. */
+ * FERRY_*. */
 extern const struct argp shared_argp;
 void shared_options_init(struct shared_options *options);
-bool shared_options_check(const struct shared_options *options);
+
+/* All flags of a verb: `input` is what its own parser fills, `shared` lies in it. False after a
+ * message when they cannot be used; a FERRY_* with a wrong value is named after --help had its
+ * turn.
+ */
+bool parse_flags(const struct argp *argp, int argc, char **argv, struct shared_options *shared,
+                 void *input);
 
 /* Whole-number and list parsing for flags: false when the text is not exactly that. */
 bool parse_size(const char *text, size_t min, size_t max, size_t *ret);
@@ -59,6 +64,11 @@ bool parse_double(const char *text, double *ret);
 /* Token ids, separated by commas or white space, appended. FERRY_ERR_FORMAT names the place. */
 enum ferry_status parse_ids(const char *text, size_t n_bytes, struct token_ids *ids,
                             struct ferry_error *err);
+
+/* What --ids (list) and --ids-file (path) name; one of them is NULL. Errors of parse_ids and
+ * read_file. */
+enum ferry_status read_ids(const char *list, const char *path, struct token_ids *ids,
+                           struct ferry_error *err);
 
 /* A whole file, 0-terminated, freed with mem_free. "-" is standard input. */
 enum ferry_status read_file(const char *path, char **ret_text, size_t *ret_size,

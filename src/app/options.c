@@ -114,6 +114,21 @@ out:
     return st;
 }
 
+enum ferry_status read_ids(const char *list, const char *path, struct token_ids *ids,
+                           struct ferry_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+
+    if (list != NULL)
+        return parse_ids(list, strlen(list), ids, err);
+    enum ferry_status st = read_file(path, &text, &size, err);
+    if (st == FERRY_OK)
+        st = parse_ids(text, size, ids, err);
+    mem_free(text);
+    return st;
+}
+
 enum {
     KEY_THREADS = 't',
     KEY_CONTEXT = 'c',
@@ -230,12 +245,16 @@ void shared_options_init(struct shared_options *options)
     }
 }
 
-bool shared_options_check(const struct shared_options *options)
+bool parse_flags(const struct argp *argp, int argc, char **argv, struct shared_options *shared,
+                 void *input)
 {
-    if (options->bad_variable == NULL)
+    shared_options_init(shared);
+    if (argp_parse(argp, argc, argv, 0, NULL, input) != 0)
+        return false;
+    if (shared->bad_variable == NULL)
         return true;
-    LOG_ERROR("environment: %s='%s' %s", options->bad_variable, getenv(options->bad_variable),
-              options->bad_why);
+    LOG_ERROR("environment: %s='%s' %s", shared->bad_variable, getenv(shared->bad_variable),
+              shared->bad_why);
     return false;
 }
 

@@ -317,8 +317,7 @@ int verb_bench(int argc, char **argv)
     struct ferry_error err = {0};
     int code = EXIT_GOOD;
 
-    shared_options_init(&o.shared);
-    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
+    if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
     enum ferry_status st = bench(&o, &code, &err);
     return st == FERRY_OK ? code : fail(st, &err);

@@ -265,8 +265,7 @@ int verb_eval(int argc, char **argv)
     size_t size = 0;
     int code = EXIT_GOOD;
 
-    shared_options_init(&o.shared);
-    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
+    if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
     if (o.stride == 0)
         o.stride = o.window / 2;

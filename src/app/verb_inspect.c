@@ -280,8 +280,7 @@ int verb_inspect(int argc, char **argv)
     struct ferry_error err = {0};
     int code = EXIT_GOOD;
 
-    shared_options_init(&o.shared);
-    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
+    if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
     enum ferry_status st = loaded_open(&loaded, &o.shared, &request, &err);
     if (st == FERRY_OK && o.shared.json)

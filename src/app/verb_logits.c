@@ -1,7 +1,6 @@
 /* ferry logits: f32 logits of given token ids, for parity checks. */
 #include "app/app.h"
 
-#include "base/alloc.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -143,27 +142,18 @@ int verb_logits(int argc, char **argv)
     struct logits_options o = {0};
     struct ferry_error err = {0};
     struct token_ids ids = {0};
-    char *text = NULL;
-    size_t size = 0;
 
-    shared_options_init(&o.shared);
-    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
+    if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
     if (o.out == NULL || (o.ids == NULL) == (o.ids_file == NULL)) {
         LOG_ERROR("logits needs --out and one of --ids and --ids-file");
         return EXIT_USAGE;
     }
-    enum ferry_status st = FERRY_OK;
-    if (o.ids_file != NULL)
-        st = read_file(o.ids_file, &text, &size, &err);
-    if (st == FERRY_OK)
-        st = o.ids != NULL ? parse_ids(o.ids, strlen(o.ids), &ids, &err)
-                           : parse_ids(text, size, &ids, &err);
+    enum ferry_status st = read_ids(o.ids, o.ids_file, &ids, &err);
     if (st == FERRY_OK && ids.count == 0)
         st = FERRY_FAIL(&err, FERRY_ERR_ARG, "there are no token ids");
     if (st == FERRY_OK)
         st = write_logits(&o, &ids, &err);
-    mem_free(text);
     token_ids_fini(&ids);
     return st == FERRY_OK ? EXIT_GOOD : fail(st, &err);
 }

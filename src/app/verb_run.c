@@ -394,7 +394,6 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
                        .stream = !o->shared.json && l->tokenizer != NULL,
                        .finish = "length"};
     uint64_t seed = o->seed;
-    char *file = NULL;
     enum ferry_status st = FERRY_OK;
 
     if (!o->seed_given && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
@@ -409,13 +408,8 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
         st = text_stream_init(&a.text, o->stops, o->n_stops, err);
     if (st == FERRY_OK && text != NULL)
         st = tokenizer_encode(l->tokenizer, text, size, true, o->special, &a.ids, err);
-    else if (st == FERRY_OK && o->ids != NULL)
-        st = parse_ids(o->ids, strlen(o->ids), &a.ids, err);
-    else if (st == FERRY_OK) {
-        st = read_file(o->ids_file, &file, &size, err);
-        if (st == FERRY_OK)
-            st = parse_ids(file, size, &a.ids, err);
-    }
+    else if (st == FERRY_OK)
+        st = read_ids(o->ids, o->ids_file, &a.ids, err);
     if (st == FERRY_OK) {
         struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, before;
         interrupted = 0;
@@ -436,7 +430,6 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
     mem_free(a.shown);
     sampler_destroy(a.sampler);
     token_ids_fini(&a.ids);
-    mem_free(file);
     return st;
 }
 
@@ -514,8 +507,7 @@ int verb_run(int argc, char **argv)
     struct ferry_error err = {0};
     int code = EXIT_GOOD;
 
-    shared_options_init(&o.shared);
-    if (argp_parse(&ARGP, argc, argv, 0, NULL, &o) != 0 || !shared_options_check(&o.shared))
+    if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
     if ((o.prompt != NULL) + (o.prompt_file != NULL) + (o.ids != NULL) + (o.ids_file != NULL) > 1) {
         LOG_ERROR("run takes one of -p, --prompt-file, --ids and --ids-file");
