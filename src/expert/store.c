@@ -4,9 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/error.h"
-
-#include <openssl/evp.h>
-#include <stdio.h>
+#include "file/hash.h"
 
 struct expert_store {
     size_t n_layers, n_experts;
@@ -106,21 +104,14 @@ void expert_store_hash(const struct expert_store *store, size_t layer, size_t ex
 {
     const struct ffn_weights *w = at(store, layer, expert);
     const struct weight *all[3] = {&w->gate, &w->up, &w->down};
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned n = 0;
+    struct hash *hash = hash_create();
 
     ret_hex[0] = 0;
-    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    if (ctx == NULL || EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) != 1)
-        goto out;
-    for (int i = 0; i < 3; i++) {
-        if (EVP_DigestUpdate(ctx, all[i]->rows, all[i]->n_cols * all[i]->row_bytes) != 1)
-            goto out;
-    }
-    if (EVP_DigestFinal_ex(ctx, digest, &n) != 1)
-        goto out;
-    for (unsigned i = 0; i < n && i < 32; i++)
-        (void)snprintf(ret_hex + (size_t)i * 2, 3, "%02x", digest[i]);
-out:
-    EVP_MD_CTX_free(ctx);
+    if (hash == NULL)
+        return;
+    for (int i = 0; i < 3; i++)
+        hash_raw(hash, all[i]->rows, all[i]->n_cols * all[i]->row_bytes);
+    if (!hash_finish(hash, ret_hex))
+        ret_hex[0] = 0;
+    hash_destroy(hash);
 }

@@ -30,7 +30,7 @@ void hash_destroy(struct hash *hash)
     mem_free(hash);
 }
 
-static void update(struct hash *hash, const void *data, size_t n_bytes)
+void hash_raw(struct hash *hash, const void *data, size_t n_bytes)
 {
     hash->ok = hash->ok && EVP_DigestUpdate(hash->context, data, n_bytes) == 1;
 }
@@ -41,13 +41,13 @@ void hash_u64(struct hash *hash, uint64_t n)
 
     for (int i = 0; i < 8; i++)
         bytes[i] = (unsigned char)(n >> (8 * i));
-    update(hash, bytes, sizeof bytes);
+    hash_raw(hash, bytes, sizeof bytes);
 }
 
 void hash_bytes(struct hash *hash, const void *data, size_t n_bytes)
 {
     hash_u64(hash, n_bytes);
-    update(hash, data, n_bytes);
+    hash_raw(hash, data, n_bytes);
 }
 
 void hash_text(struct hash *hash, const char *text)
@@ -57,7 +57,7 @@ void hash_text(struct hash *hash, const char *text)
 
 static int on_json(const char *text, size_t n_bytes, void *arg)
 {
-    update(arg, text, n_bytes);
+    hash_raw(arg, text, n_bytes);
     return 0;
 }
 

@@ -27,6 +27,13 @@ static void test_known(void **state)
     hash_destroy(hash);
     /* printf '\3\0\0\0\0\0\0\0abc' | sha256sum */
     assert_string_equal(hex, "ce91dc5eec0139adf091900d225971d6ad246a845bad791b5693a9d0d55dd391");
+    hash = hash_create();
+    hash_raw(hash, "a", 1);
+    hash_raw(hash, "bc", 2);
+    assert_true(hash_finish(hash, hex));
+    hash_destroy(hash);
+    /* printf abc | sha256sum */
+    assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 static void hash_of(const char *a, const char *b, const char *json_text, char hex[65])
