@@ -145,7 +145,7 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
 /* Wide tiles prepare their activations less often, narrow ones share the work more evenly. */
 static void set_tiles(struct ffn_arg *a, size_t n_blocks, size_t n_cols)
 {
-    size_t enough = 32 * (size_t)a->device->n_threads;
+    size_t enough = 24 * (size_t)a->device->n_threads;
 
     a->tile_cols = CPU_FFN_COLS;
     while (a->tile_cols > CPU_FFN_COLS / 4 && n_blocks * div_up(n_cols, a->tile_cols) < enough)
