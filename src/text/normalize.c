@@ -47,10 +47,11 @@ size_t normalize_limit(size_t n_bytes)
 enum ferry_status normalize_over(size_t n_bytes, const char *part, struct ferry_error *err)
 {
     return FERRY_FAIL(err, FERRY_ERR_LIMIT,
-                      "tokenizer: its %s makes %zu bytes of text longer than %zu (limit: %d times, "
-                      "%d bytes in all); use another tokenizer file or shorter texts",
-                      part, n_bytes, normalize_limit(n_bytes), (int)LIMIT_TEXT_GROWTH,
-                      (int)LIMIT_TEXT);
+                      "tokenizer: its %s makes more than %zu bytes of a text of %zu (limit: %d "
+                      "times as many, or %d when that is more; %d in all); use another tokenizer "
+                      "file or shorter texts",
+                      part, normalize_limit(n_bytes), n_bytes, (int)LIMIT_TEXT_GROWTH,
+                      LIMIT_TEXT_GROWTH * LIMIT_TEXT_FLOOR, (int)LIMIT_TEXT);
 }
 
 /* Why put failed. */

@@ -2,6 +2,7 @@
 #include "text/pretoken.h"
 
 #include "base/error.h"
+#include "text/normalize.h"
 
 #include <string.h>
 
@@ -12,6 +13,9 @@ struct run {
     pretoken_emit *emit;
     void *arg;
     struct ferry_error *err;
+    size_t n_given;                        /* bytes of the text before the first step */
+    size_t limit;                          /* for each count below */
+    size_t n_seen[PRETOKEN_STEPS_MAX + 1]; /* bytes that reached a step, and emit */
 };
 
 /* One step at work on one text: joins match events to pieces by the step's behaviour. */
@@ -214,6 +218,10 @@ static enum ferry_status run_prefix_space(struct run *run, int step_index, const
 static enum ferry_status run_step(struct run *run, int step_index, const char *text, size_t n_bytes,
                                   bool at_start)
 {
+    /* Metaspace and splits in turn could double the text at every other step. */
+    if (n_bytes > run->limit - run->n_seen[step_index])
+        return normalize_over(run->n_given, "pre-tokenizer", run->err);
+    run->n_seen[step_index] += n_bytes;
     if (step_index == run->pretokenizer->n_steps)
         return run->emit(run->arg, text, n_bytes);
     const struct pretoken_step *step = &run->pretokenizer->steps[step_index];
@@ -242,6 +250,8 @@ enum ferry_status pretoken_run(const struct pretokenizer *pretokenizer,
                       .matcher = matcher,
                       .emit = emit,
                       .arg = arg,
-                      .err = err};
+                      .err = err,
+                      .n_given = n_bytes,
+                      .limit = normalize_limit(n_bytes)};
     return n_bytes == 0 ? FERRY_OK : run_step(&run, 0, text, n_bytes, at_start);
 }

@@ -62,8 +62,8 @@ void pretoken_scratch_fini(struct pretoken_scratch *scratch);
 typedef enum ferry_status pretoken_emit(void *arg, const char *piece, size_t n_bytes);
 
 /* Cuts text [n_bytes], well-formed UTF-8, and gives every piece in order to emit. at_start: the
- * text begins where the user's input begins. Errors: those of emit, FERRY_ERR_LIMIT,
- * FERRY_ERR_NOMEM. */
+ * text begins where the user's input begins. Errors: those of emit, FERRY_ERR_LIMIT (also when the
+ * pieces between two steps have more bytes than normalize_limit), FERRY_ERR_NOMEM. */
 enum ferry_status pretoken_run(const struct pretokenizer *pretokenizer,
                                struct pretoken_scratch *scratch, struct regex_matcher *matcher,
                                const char *text, size_t n_bytes, bool at_start, pretoken_emit *emit,

@@ -261,6 +261,13 @@ static enum ferry_status append_fix(struct token_ids *ids, const int32_t *fix, i
     return FERRY_OK;
 }
 
+static enum ferry_status text_too_long(size_t n_bytes, struct ferry_error *err)
+{
+    return FERRY_FAIL(err, FERRY_ERR_LIMIT,
+                      "tokenizer: text of %zu bytes (limit %d); encode it in parts", n_bytes,
+                      (int)LIMIT_TEXT);
+}
+
 enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
                                    size_t n_bytes, bool add_special, bool parse_special,
                                    struct token_ids *ids, struct ferry_error *err)
@@ -271,9 +278,7 @@ enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char
     size_t old_count = ids->count;
 
     if (n_bytes > LIMIT_TEXT)
-        return FERRY_FAIL(err, FERRY_ERR_LIMIT,
-                          "tokenizer: text of %zu bytes (limit %d); encode it in parts", n_bytes,
-                          (int)LIMIT_TEXT);
+        return text_too_long(n_bytes, err);
     enum ferry_status st = regex_matcher_create(&e.matcher, err);
     if (st == FERRY_OK && utf8_valid_size(text, n_bytes) != n_bytes) {
         if (utf8_append_lossy(&lossy, text, n_bytes)) {
@@ -282,6 +287,8 @@ enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char
         } else {
             st = no_memory(err);
         }
+        if (st == FERRY_OK && n_bytes > LIMIT_TEXT) /* a stray byte has become three */
+            st = text_too_long(n_bytes, err);
     }
     if (st == FERRY_OK && add_special)
         st = append_fix(ids, tokenizer->prefix, tokenizer->n_prefix, err);

@@ -136,6 +136,52 @@ static void steps_work_on_the_pieces_of_the_one_before(void **state)
     regex_destroy(gpt2);
 }
 
+static enum ferry_status count(void *arg, const char *piece, size_t n_bytes)
+{
+    size_t *n = arg;
+    (void)piece;
+    *n += n_bytes;
+    return FERRY_OK;
+}
+
+/* A mark in front of every piece, every byte a piece, and again: twice as many at every other step.
+ */
+static void text_may_grow_sixteenfold(void **state)
+{
+    static const char TEXT[] = "XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX"; /* 40 */
+    struct pretokenizer p = {.n_steps = 8};
+    struct pretoken_scratch scratch = {0};
+    struct regex_matcher *matcher = NULL;
+    struct regex *any = NULL;
+    struct ferry_error err = {0};
+    size_t n = 0;
+
+    (void)state;
+    assert_int_equal(regex_create(&any, ".", 1, NULL), FERRY_OK);
+    assert_int_equal(regex_matcher_create(&matcher, NULL), FERRY_OK);
+    for (int i = 0; i < PRETOKEN_STEPS_MAX; i += 2) {
+        p.steps[i] = (struct pretoken_step){
+            .kind = PRETOKEN_METASPACE, .replacement = 'a' + i, .prepend = PRETOKEN_PREPEND_ALWAYS};
+        p.steps[i + 1] = (struct pretoken_step){
+            .kind = PRETOKEN_SPLIT, .behavior = PRETOKEN_ISOLATED, .regex = any};
+    }
+    assert_int_equal(
+        pretoken_run(&p, &scratch, matcher, TEXT, sizeof TEXT - 1, true, count, &n, &err),
+        FERRY_OK);
+    assert_int_equal(n, 41 * 8); /* one mark in front of the text, then one before every byte */
+    p.n_steps = PRETOKEN_STEPS_MAX;
+    n = 0;
+    assert_int_equal(
+        pretoken_run(&p, &scratch, matcher, TEXT, sizeof TEXT - 1, true, count, &n, &err),
+        FERRY_ERR_LIMIT);
+    assert_true(n <= 640);
+    assert_non_null(
+        strstr(err.msg, "its pre-tokenizer makes more than 640 bytes of a text of 40 (limit: 16"));
+    pretoken_scratch_fini(&scratch);
+    regex_matcher_destroy(matcher);
+    regex_destroy(any);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -143,6 +189,7 @@ int main(void)
         cmocka_unit_test(character_steps),
         cmocka_unit_test(metaspace),
         cmocka_unit_test(steps_work_on_the_pieces_of_the_one_before),
+        cmocka_unit_test(text_may_grow_sixteenfold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
