@@ -14,21 +14,23 @@ enum {
     LIMIT_GGUF_STRING = 64 << 20, /* bytes of a GGUF string */
     LIMIT_GGUF_ARRAY = 1 << 24,   /* elements of a GGUF array */
     LIMIT_GGUF_ALIGNMENT = 1 << 20, /* general.alignment */
-    /* DeepSeek-V3's 91,991 tensors in one file would need 12 MB and 8 values each; the largest
-     * tokenizer.json known (Gemma 3) has 33 MB and 1.8 million. At the limit reading takes a second
-     * or two, and 100 to 250 bytes of memory per value. */
+    /* Per shard: a tensor has four keys and eight values, so 131,072 fit in one header (DeepSeek-V3
+     * has 91,991 in all its shards, which would need 12 MB; 384 experts with scales may have more
+     * and need shards). Gemma 3's tokenizer.json has 33 MB and 1.8 million values. At the limit
+     * reading takes a second or two, and 100 to 250 bytes of memory per value. */
     LIMIT_SAFETENSORS_HEADER = 32 << 20, /* bytes (the reference stops at 100 MB) */
-    LIMIT_JSON_FILE = 64 << 20,          /* bytes of config.json, tokenizer.json, index */
+    LIMIT_JSON_FILE = 64 << 20, /* bytes of config.json, tokenizer.json and its config, index */
     LIMIT_JSON_DEPTH = 64,
-    LIMIT_JSON_VALUES = 1 << 22,   /* of a tokenizer.json; half as many keys */
-    LIMIT_HEADER_VALUES = 1 << 20, /* of a safetensors header or index; half as many keys */
+    LIMIT_JSON_VALUES = 1 << 22,   /* of tokenizer.json, tokenizer_config.json; half as many keys */
+    LIMIT_HEADER_VALUES = 1 << 20, /* of a safetensors header, index or config; half as many keys */
     LIMIT_SHARDS = 4096,           /* files of one checkpoint */
     LIMIT_VOCAB = 1 << 22,
     LIMIT_TOKEN_BYTES = 1 << 16, /* bytes of one vocabulary entry */
     LIMIT_TEXT = 1 << 29,        /* bytes of one text, as given and after each normalizer step */
-    /* Times that a tokenizer's Replace, Prepend and normal forms may make a text longer (one
-     * character of NFKC grows 11 times). As the text they see is at least LIMIT_TEXT_FLOOR bytes.
-     */
+    /* Times that a tokenizer's normalizer, its pre-tokenizer and its decoder may each make a text
+     * longer (one character of NFKC grows 11 times). The bound holds for every stretch of a text
+     * between two added tokens, and a stretch of less than LIMIT_TEXT_FLOOR bytes counts as that
+     * many: each of them may become 256 bytes. */
     LIMIT_TEXT_GROWTH = 16,
     LIMIT_TEXT_FLOOR = 16,
     LIMIT_LAYERS = 1024,

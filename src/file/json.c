@@ -53,7 +53,7 @@ static enum ferry_status check_limits(const unsigned char *s, size_t size, size_
         if (n_values > max_values || n_keys > max_values / 2)
             return FERRY_FAIL(err, FERRY_ERR_LIMIT,
                               "%s: JSON has more than %zu values or %zu keys (reached at offset "
-                              "%zu); no known checkpoint has: fetch it again",
+                              "%zu); fetch it again, or split a checkpoint into smaller shards",
                               name, max_values, max_values / 2, i);
     }
     return FERRY_OK;

@@ -215,7 +215,7 @@ static void test_limits(void **state)
     assert_non_null(strstr(err.msg, "has 1025 bytes, the limit is 1024"));
 }
 
-/* The largest checkpoint we know of (DeepSeek-V3: 91,991 tensors) fits in one file; a header that
+/* As many tensors as DeepSeek-V3 has in all its shards (91,991) fit in one file; a header that
  * could keep the reader busy for ten seconds (4 million keys, as the limit once was) does not. */
 static void test_many_tensors(void **state)
 {
