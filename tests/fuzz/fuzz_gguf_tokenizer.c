@@ -11,8 +11,6 @@
 
 #include <string.h>
 
-enum { TEXT_MAX = 200 }; /* as fuzz_tokenizer.c */
-
 static void try_tokenizer(const struct gguf_meta *meta)
 {
     struct tokenizer *tokenizer = NULL;

@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-enum { TEXT_MAX = 200 }; /* hostile patterns may take a million steps per match */
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tokenizer *tokenizer = NULL;

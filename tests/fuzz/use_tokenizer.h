@@ -6,6 +6,8 @@
 
 #include <stddef.h>
 
+enum { TEXT_MAX = 200 }; /* bytes; hostile patterns may take a million steps per match */
+
 /* Encodes the text (special: with all that stands around it), asks everything about the ids,
  * decodes them: no harm may come of it, and a refusal must say why in one line. */
 void use_tokenizer(const struct tokenizer *tokenizer, const char *text, size_t n, bool special);

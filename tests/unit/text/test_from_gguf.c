@@ -273,6 +273,31 @@ static void every_allocation_may_fail(void **state)
     bytes_fini(&file);
 }
 
+/* Seeds of the fuzzer that ought to be good are: it would look at nothing but refusals else. */
+static void seeds_of_the_fuzzer_load(void **state)
+{
+    static const char *const PATHS[] = {CORPUS "/ranked-gpt-2", CORPUS "/scored"};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(PATHS); i++) {
+        static unsigned char data[1 << 16];
+        struct arena arena;
+        struct gguf_contents contents;
+        struct tokenizer *tokenizer = NULL;
+        struct ferry_error err = {0};
+        FILE *f = fopen(PATHS[i], "rb");
+        assert_non_null(f);
+        size_t n = fread(data, 1, sizeof data, f);
+        (void)fclose(f);
+        arena_init(&arena, "test");
+        assert_int_equal(gguf_parse(&contents, &arena, data, n, "seed", &err), FERRY_OK);
+        if (tokenizer_from_gguf(&tokenizer, &contents.meta, &err) != FERRY_OK)
+            fail_msg("%s: %s", PATHS[i], err.msg);
+        tokenizer_destroy(tokenizer);
+        arena_fini(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +306,7 @@ int main(void)
         cmocka_unit_test(scored_family),
         cmocka_unit_test(damage_is_named),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(seeds_of_the_fuzzer_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
