@@ -3,13 +3,13 @@
 
 #include "base/size.h"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__ /* known once a system header was read */
+#include <malloc.h>
+#endif
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 

@@ -40,7 +40,8 @@ unsigned char *expert_store_pack(struct expert_store *store, struct device *devi
  * resident. */
 const struct ffn_weights *expert_store_layer(const struct expert_store *store, size_t layer);
 
-/* SHA-256 over an expert's file-order bytes (gate, up, down), hex. */
+/* SHA-256 over an expert's file-order bytes (gate, up, down), hex; "" when it cannot be computed
+ * (out of memory). */
 void expert_store_hash(const struct expert_store *store, size_t layer, size_t expert,
                        char ret_hex[65]);
 

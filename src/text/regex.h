@@ -48,8 +48,8 @@ void regex_cursor_fini(struct regex_cursor *cursor);
 
 /* Next match in subject [n_bytes], which must be well-formed UTF-8 and the same at every call of
  * one iteration. Empty matches directly behind a match are skipped, as the reference does.
- * FERRY_OK and the byte range, FERRY_EOF when there is no more, FERRY_ERR_LIMIT (backtracking or
- * memory limit: each search has one by the size of the subject, not what searches before it left),
+ * FERRY_OK and the byte range, FERRY_EOF when there is no more, FERRY_ERR_LIMIT (of
+ * each search anew: the backtracking limit follows the subject's size, the memory limit is fixed),
  * FERRY_ERR_NOMEM. Iterations over other subjects may share the matcher and take turns. */
 enum ferry_status regex_next(const struct regex *regex, struct regex_matcher *matcher,
                              const char *subject, size_t n_bytes, struct regex_cursor *cursor,
