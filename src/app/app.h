@@ -65,8 +65,8 @@ bool parse_double(const char *text, double *ret);
 enum ferry_status parse_ids(const char *text, size_t n_bytes, struct token_ids *ids,
                             struct ferry_error *err);
 
-/* What --ids (list) and --ids-file (path) name; one of them is NULL. Errors of parse_ids and
- * read_file. */
+/* What --ids (list) and --ids-file (path) name; exactly one of them is NULL. Errors of parse_ids
+ * and read_file. */
 enum ferry_status read_ids(const char *list, const char *path, struct token_ids *ids,
                            struct ferry_error *err);
 
@@ -82,6 +82,8 @@ struct loaded {
     struct model *model;
     struct engine *engine;
     struct tokenizer *tokenizer;
+    struct ferry_error tokenizer_error; /* why there is none though any_tokenizer asked for one;
+                                           FERRY_ERR_NOT_FOUND: the checkpoint has none */
     double load_seconds;
 };
 

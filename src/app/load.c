@@ -95,9 +95,12 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
     if (st == FERRY_OK && request->tokenizer)
         st = tokenizer_create(&loaded->tokenizer, loaded->checkpoint, err);
     else if (st == FERRY_OK && request->any_tokenizer &&
-             tokenizer_create(&loaded->tokenizer, loaded->checkpoint, err) != FERRY_OK)
-        LOG_DEBUG("no tokenizer: %s", err->msg);
-    mem_trim(); /* the parsed tokenizer.json, 60 MB for 150,000 tokens */
+             tokenizer_create(&loaded->tokenizer, loaded->checkpoint, &loaded->tokenizer_error) !=
+                 FERRY_OK)
+        LOG_DEBUG("no tokenizer: %s", loaded->tokenizer_error.msg);
+    /* What was parsed and is no longer needed, whatever the verb: headers, config.json, and most of
+     * all tokenizer.json, 60 MB for 150,000 tokens. */
+    mem_trim();
     if (st == FERRY_OK)
         st = pick_sizes(loaded, options, request, &model, &engine.context, err);
     if (st == FERRY_OK)

@@ -112,6 +112,12 @@ static size_t n_expert_layers(const struct model_config *c)
     return n;
 }
 
+/* The checkpoint comes without; a tokenizer that is there and cannot be read is another case. */
+static bool has_no_tokenizer(const struct loaded *l)
+{
+    return l->tokenizer == NULL && l->tokenizer_error.status == FERRY_ERR_NOT_FOUND;
+}
+
 static void print_people(const struct inspect_options *o, const struct loaded *l)
 {
     const struct model_config *c = model_config(l->model);
@@ -150,6 +156,10 @@ static void print_people(const struct inspect_options *o, const struct loaded *l
                  bytes_text((double)m.logits, b));
     if (l->tokenizer != NULL)
         (void)printf("    tokenizer %s\n", bytes_text((double)m.tokenizer, a));
+    else if (has_no_tokenizer(l))
+        (void)printf("    tokenizer none\n");
+    else
+        (void)printf("    tokenizer cannot be read: %s\n", l->tokenizer_error.msg);
     (void)printf("    total     %s after loading, %s with a full KV cache\n",
                  bytes_text((double)m.resident, a), bytes_text((double)m.total, b));
     (void)printf("  numerics    %s\n", model_numerics(l->model));
@@ -232,6 +242,12 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
         (json_int_t)m.tokenizer, "total_bytes", (json_int_t)m.total, "resident_bytes",
         (json_int_t)m.resident, "context", (json_int_t)m.context);
     (void)json_object_set_new(json, "memory", memory);
+    (void)json_object_set_new(json, "tokenizer",
+                              json_string(l->tokenizer != NULL  ? "good"
+                                          : has_no_tokenizer(l) ? "none"
+                                                                : "unreadable"));
+    if (l->tokenizer == NULL && !has_no_tokenizer(l))
+        (void)json_object_set_new(json, "tokenizer_error", json_string(l->tokenizer_error.msg));
     if (o->tensors)
         (void)json_object_set_new(json, "tensors", tensors_json(l->checkpoint));
     if (o->hashes)
