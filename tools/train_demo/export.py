@@ -65,9 +65,8 @@ def write_json(path, value):
 
 def main():
     """Export one checkpoint."""
-    cache = os.environ.get("FERRY_CACHE", os.path.expanduser("~/.cache/ferry"))
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ap.add_argument("--checkpoint", default=os.path.join(cache, "demo-train", "checkpoint.pt"))
+    ap.add_argument("--checkpoint", required=True)
     ap.add_argument("--out", required=True, help="model directory; needs tokenizer.json there")
     args = ap.parse_args()
     saved = torch.load(args.checkpoint, map_location="cpu", weights_only=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draw loss.csv as a small SVG: training loss (nats per token) and held-out bits per byte.
+"""Join the loss files of consecutive runs and draw them: training loss and held-out bits per byte.
 
-What: two panels over training tokens. Why here: the README shows the curve without a plotting
+What: one CSV and an SVG with two panels over training tokens. Why here: the README shows the curve without a plotting
 package. Must not know: anything but the CSV's columns.
 """
 import argparse
@@ -37,14 +37,38 @@ def panel(x0, title, series, xmax, lo, hi, ylabel):
     return out
 
 
+def join(paths):
+    """Rows of all files; steps, tokens and minutes of later runs go on where the last one ended."""
+    rows, base = [], {"step": 0, "tokens": 0, "minutes": 0.0}
+    for path in paths:
+        with open(path, newline="", encoding="utf-8") as f:
+            part = list(csv.DictReader(f))
+        for row in part:
+            row["step"] = int(row["step"]) + base["step"]
+            row["tokens"] = int(row["tokens"]) + base["tokens"]
+            row["minutes"] = f"{float(row['minutes']) + base['minutes']:.2f}"
+        if part:
+            last = part[-1]
+            base = {"step": last["step"], "tokens": last["tokens"],
+                    "minutes": float(last["minutes"])}
+        rows += part
+    return rows
+
+
 def main():
-    """Read the CSV, write the SVG."""
+    """Read the CSVs, write the joined one and the SVG."""
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ap.add_argument("csv")
-    ap.add_argument("svg")
+    ap.add_argument("runs", nargs="+", help="loss.csv of each run, in order")
+    ap.add_argument("--csv", required=True, help="joined table")
+    ap.add_argument("--svg", required=True)
     args = ap.parse_args()
-    with open(args.csv, newline="", encoding="utf-8") as f:
-        rows = list(csv.DictReader(f))
+    rows = join(args.runs)
+    if not rows:
+        ap.error("no rows in " + " ".join(args.runs))
+    with open(args.csv, "w", newline="", encoding="utf-8") as f:
+        table = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
     xmax = max(float(r["tokens"]) for r in rows)
     loss = [(float(r["tokens"]), float(r["loss"])) for r in rows if float(r["loss"]) > 0]
     held = {d: (c, [(float(r["tokens"]), float(r["bpb_" + d])) for r in rows if r.get("bpb_" + d)])
