@@ -54,8 +54,8 @@ struct matmul_job {
     size_t k;
     size_t n_cols; /* of the whole matrix; columns >= n_cols are not written */
     size_t group_begin, group_end;
-    const void *next; /* packed group, of the same dtype and k, that this thread reads after this
-                         job; NULL: not known. A hint what to prefetch, never read */
+    const void *next; /* packed group that this thread reads after this job; NULL: not known. Only a
+                         hint: fetched as if of this dtype and k, also past its end; never read */
 };
 
 /* Order of operations, per output element and independent of everything else:

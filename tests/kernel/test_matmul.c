@@ -295,7 +295,7 @@ static size_t draw_k(enum dtype dtype, size_t max)
     return unit * (1 + below(max / unit));
 }
 
-static const size_t ROW_COUNTS[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 64};
+static const size_t ROW_COUNTS[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 16, 20, 21, 22, 64};
 enum { N_ROW_COUNTS = sizeof ROW_COUNTS / sizeof ROW_COUNTS[0] };
 
 /* ---- tests ---- */
@@ -313,6 +313,8 @@ static void test_levels_equal_ref(void **unused)
             problem_init(&p, (enum dtype)t, k, n_cols, n_rows, DRAW_RANDOM, DRAW_RANDOM);
             if (below(2) != 0)
                 p.job.act_index = p.index;
+            if (below(2) != 0)
+                p.job.next = p.packed;
             if (below(2) != 0) {
                 size_t n_groups = p.job.group_end;
                 p.job.group_begin = below(n_groups + 1);
@@ -346,13 +348,17 @@ static void test_extremes(void **unused)
     }
 }
 
-/* k beyond what a kernel prepares at a time, rows beyond its row block. */
+/* k beyond what a kernel prepares at a time (AVX2: at most 65536 / rows), so that sums rest in the
+ * output in between; rows beyond its row block. */
 static void test_long_k_many_rows(void **unused)
 {
     (void)unused;
     for (int t = 0; t < DTYPE_COUNT; t++) {
-        static const size_t shapes[][3] = {{4096 + 256, 3, 2}, {8192 + 1280, 9, 1}, {256, 2, 131}};
-        for (size_t i = 0; i < 3; i++) {
+        static const size_t shapes[][3] = {/* k, columns, rows */
+                                           {16384 + 512, 9, 4},  {8192 + 1280, 9, 8},
+                                           {4096 + 256, 11, 13}, {3072 + 256, 11, 21},
+                                           {2048 + 768, 19, 64}, {256, 2, 131}};
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             struct problem p;
             state = (uint64_t)(t + 1000) << 32 | i;
             problem_init(&p, (enum dtype)t, shapes[i][0], shapes[i][1], shapes[i][2], DRAW_RANDOM,

@@ -142,7 +142,8 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
     }
 }
 
-/* Wide tiles prepare their activations less often, narrow ones share the work more evenly. */
+/* Wide tiles prepare their activations less often, narrow ones share the work more evenly: with 24
+ * items a thread, the last one that others wait for is at most 4 % of the work. */
 static void set_tiles(struct ffn_arg *a, size_t n_blocks, size_t n_cols)
 {
     size_t enough = 24 * (size_t)a->device->n_threads;

@@ -52,12 +52,13 @@ struct rows {
     _Alignas(64) uint8_t act[ROWS_MAX * CHUNK_BLOCKS * ACT_BYTES];
 };
 
-/* Two column groups of the matrix, and the two that are read after them. */
+/* Two column groups of the matrix. */
 struct columns {
     const uint8_t *group[TILE_GROUPS];
-    const uint8_t *next[TILE_GROUPS];
-    size_t first[TILE_GROUPS]; /* column */
-    __m256i mask[TILE_GROUPS]; /* lanes of columns that exist; none: the group is a stand-in */
+    uintptr_t next[TILE_GROUPS]; /* address of the panel that is read after the chunk's last; only
+                                    to fetch, it may lie anywhere */
+    size_t first[TILE_GROUPS];   /* column */
+    __m256i mask[TILE_GROUPS];   /* lanes of columns that exist; none: the group is a stand-in */
 };
 
 /* ---- preparation ---- */
@@ -307,19 +308,21 @@ INLINE void store_acc(int n, const struct rows *s, size_t r0, const struct colum
              EACH_GROUP(_mm256_maskstore_ps(s->out[r0 + r] + c->first[g], c->mask[g], acc[r][g])));
 }
 
-/* Panel `at` of group g, counted from the chunk's first block; past the chunk's end: of the group
- * that is read next. */
-INLINE const uint8_t *panel_ahead(struct pack_layout l, const struct columns *c, size_t g,
-                                  size_t block_begin, size_t n_panels, size_t at)
+/* Address of panel `at` of group g, counted from the chunk's first; past its last: what is read
+ * after it. */
+INLINE uintptr_t panel_ahead(struct pack_layout l, const struct rows *s, const struct columns *c,
+                             size_t g, size_t at)
 {
-    const uint8_t *group = at < n_panels ? c->group[g] : c->next[g];
-    return pack_header(l, group, block_begin) + at % n_panels * pack_panel_bytes(l);
+    size_t n_panels = (s->block_end - s->block_begin + l.blocks - 1) / l.blocks;
+    uintptr_t first = at < n_panels ? (uintptr_t)pack_header(l, c->group[g], s->block_begin)
+                                    : c->next[g] - n_panels * pack_panel_bytes(l);
+    return first + at * pack_panel_bytes(l);
 }
 
-INLINE void prefetch(const uint8_t *p, size_t n_bytes)
+INLINE void prefetch(uintptr_t at, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)(at + i), _MM_HINT_T0);
 }
 
 /* n rows from r0, codes straight from the packed groups. `last`: no further rows need these groups,
@@ -340,9 +343,10 @@ INLINE void tile_direct(enum dtype t, int n, const struct rows *s, size_t r0,
     distance = distance < n_panels ? distance : n_panels;
     for (size_t p = 0; p < n_panels; p++) {
         size_t in_panel = n_blocks - p * l.blocks < l.blocks ? n_blocks - p * l.blocks : l.blocks;
-        const uint8_t *ahead[TILE_GROUPS];
-        size_t to = p + distance < n_panels || last ? p + distance : p;
-        EACH_GROUP(ahead[g] = panel_ahead(l, cols, g, s->block_begin, n_panels, to));
+        uintptr_t ahead[TILE_GROUPS];
+        /* Before the last rows these groups are still needed: nothing to fetch but themselves. */
+        size_t to = (p + distance < n_panels || last) ? p + distance : p;
+        EACH_GROUP(ahead[g] = panel_ahead(l, s, cols, g, to));
         EACH_GROUP(prefetch(ahead[g], l.header));
         size_t at = l.header;
         for (size_t i = 0; i < in_panel; i++, at += l.body, x += n * ACT_BYTES) {
@@ -386,7 +390,7 @@ INLINE void unpack(enum dtype t, const struct rows *s, const struct columns *col
 /* Packed bytes that are unpacked next. Tiles fetch a share each: in one go, prefetches would wait
  * for each other. */
 struct ahead {
-    const uint8_t *at[TILE_GROUPS];
+    uintptr_t at[TILE_GROUPS];
     size_t n_bytes; /* of each tile's share */
 };
 
@@ -401,7 +405,7 @@ INLINE struct ahead ahead_of(enum dtype t, const struct rows *s, const struct co
     struct ahead ret = {.n_bytes = (n_bytes + n_tiles - 1) / n_tiles};
 
     next = next < n_panels ? next : n_panels;
-    EACH_GROUP(ret.at[g] = panel_ahead(l, cols, g, s->block_begin, n_panels, next));
+    EACH_GROUP(ret.at[g] = panel_ahead(l, s, cols, g, next));
     return ret;
 }
 
@@ -492,14 +496,30 @@ INLINE void matmul_ready(enum dtype t, const struct rows *s, const struct column
 
 /* ---- a whole job ---- */
 
+/* Address of the panel that is read after this chunk of the pair of groups g, g + 1. */
+INLINE uintptr_t after_chunk(enum dtype t, const struct matmul_job *job, const struct rows *s,
+                             size_t g)
+{
+    const struct pack_layout l = pack_layout_of(t);
+    size_t group_bytes = pack_group_bytes(t, job->k);
+    const uint8_t *packed = job->packed;
+
+    if (g + TILE_GROUPS < job->group_end)
+        return (uintptr_t)pack_header(l, packed + (g + TILE_GROUPS) * group_bytes, s->block_begin);
+    if (s->block_end < job->k / PACK_BLOCK)
+        return (uintptr_t)pack_header(l, packed + job->group_begin * group_bytes, s->block_end);
+    if (job->next != NULL)
+        return (uintptr_t)job->next;
+    return (uintptr_t)(packed + g * group_bytes); /* not known: what is in cache */
+}
+
 /* Group g and, where it exists, group g + 1; otherwise g stands in with no lanes. */
-INLINE void pick_columns(enum dtype t, const struct matmul_job *job, size_t g, struct columns *ret)
+INLINE void pick_columns(enum dtype t, const struct matmul_job *job, const struct rows *s, size_t g,
+                         struct columns *ret)
 {
     size_t group_bytes = pack_group_bytes(t, job->k);
-    const uint8_t *next = (const uint8_t *)job->packed + (g + TILE_GROUPS) * group_bytes;
+    uintptr_t next = after_chunk(t, job, s, g);
 
-    if (g + TILE_GROUPS >= job->group_end) /* unknown: this pair once more, which is in cache */
-        next = job->next != NULL ? job->next : (const uint8_t *)job->packed + g * group_bytes;
     for (size_t i = 0; i < TILE_GROUPS; i++) {
         size_t at = g + i < job->group_end ? g + i : g;
         size_t column = at * KERNEL_GROUP;
@@ -542,7 +562,7 @@ INLINE void groups(enum dtype t, const struct matmul_job *job, const struct rows
     struct columns cols;
 
     for (size_t g = job->group_begin; g < job->group_end; g += TILE_GROUPS) {
-        pick_columns(t, job, g, &cols);
+        pick_columns(t, job, s, g, &cols);
         if (s->n_rows > direct_rows(t))
             matmul_ready(t, s, &cols);
         else

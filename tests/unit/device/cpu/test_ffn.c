@@ -2,7 +2,7 @@
  * whatever the mates, threads, level, packing, formats and tiles. */
 #include "setup.h"
 
-enum { N_EXPERTS = 6, HIDDEN = 256, N_TOKENS = 90 };
+enum { N_EXPERTS = 6, HIDDEN = 256, N_TOKENS = 90, WIDTH_MAX = 1056 };
 
 /* Slots per expert: none at both ends and in the middle, more than two row tiles, one. */
 static const int32_t COUNTS[N_EXPERTS] = {0, 150, 1, 0, 70, 0};
@@ -48,8 +48,8 @@ static void one_slot(const struct block *b, size_t expert, size_t token, float *
 {
     const struct ffn_weights *w = &b->w[expert];
     struct act_rows x = b->in;
-    float gate[512], up[512];
-    unsigned char a32[1024] __attribute__((aligned(64)));
+    float gate[WIDTH_MAX], up[WIDTH_MAX];
+    unsigned char a32[2 * WIDTH_MAX] __attribute__((aligned(64)));
 
     x.f32 += token * HIDDEN;
     x.a32 = (unsigned char *)x.a32 + token * act_row_bytes(ACT_FORMAT_A32, HIDDEN);
@@ -121,6 +121,8 @@ static void slots_equal_single_products(void **state)
         {DTYPE_Q8_0, DTYPE_F32, DTYPE_F16, 160},   /* both activation formats at once */
         {DTYPE_F16, DTYPE_Q4_0, DTYPE_Q4_0, 96},
         {DTYPE_MXFP4, DTYPE_MXFP4, DTYPE_MXFP4, 128},
+        {DTYPE_Q4_0, DTYPE_Q4_0, DTYPE_Q4_0, WIDTH_MAX}, /* enough for the widest tiles */
+        {DTYPE_F32, DTYPE_F32, DTYPE_F32, WIDTH_MAX},
     };
 
     (void)state;
