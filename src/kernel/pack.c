@@ -27,17 +27,8 @@ static void store32(uint8_t *body, size_t v, size_t c, uint32_t w)
 
 size_t pack_group_bytes(enum dtype dtype, size_t k)
 {
-    struct pack_layout l = pack_layout_of(dtype);
-    size_t n = 0;
-
     FERRY_ASSERT(k % dtype_block_elems(dtype) == 0);
-    if (l.blocks == 0) {
-        n = k * KERNEL_GROUP * dtype_block_bytes(dtype);
-    } else {
-        size_t n_blocks = k / PACK_BLOCK;
-        n = (n_blocks + l.blocks - 1) / l.blocks * l.header + n_blocks * l.body;
-    }
-    return (n + 63) & ~(size_t)63;
+    return pack_group_size(dtype, k);
 }
 
 /* ---- plain types ---- */

@@ -74,6 +74,16 @@ static inline size_t pack_panel_bytes(struct pack_layout l)
     return l.header + l.blocks * l.body;
 }
 
+/* pack_group_bytes() without its check, for kernels: with a constant dtype it is a shift or two. */
+static inline size_t pack_group_size(enum dtype dtype, size_t k)
+{
+    struct pack_layout l = pack_layout_of(dtype);
+    size_t n_blocks = k / PACK_BLOCK;
+    size_t n = l.blocks == 0 ? k * KERNEL_GROUP * dtype_block_bytes(dtype)
+                             : (n_blocks + l.blocks - 1) / l.blocks * l.header + n_blocks * l.body;
+    return (n + 63) & ~(size_t)63;
+}
+
 /* Header of the panel that holds block b, and that block's body. */
 static inline const uint8_t *pack_header(struct pack_layout l, const void *group, size_t b)
 {

@@ -501,7 +501,7 @@ INLINE uintptr_t after_chunk(enum dtype t, const struct matmul_job *job, const s
                              size_t g)
 {
     const struct pack_layout l = pack_layout_of(t);
-    size_t group_bytes = pack_group_bytes(t, job->k);
+    size_t group_bytes = pack_group_size(t, job->k);
     const uint8_t *packed = job->packed;
 
     if (g + TILE_GROUPS < job->group_end)
@@ -517,7 +517,7 @@ INLINE uintptr_t after_chunk(enum dtype t, const struct matmul_job *job, const s
 INLINE void pick_columns(enum dtype t, const struct matmul_job *job, const struct rows *s, size_t g,
                          struct columns *ret)
 {
-    size_t group_bytes = pack_group_bytes(t, job->k);
+    size_t group_bytes = pack_group_size(t, job->k);
     uintptr_t next = after_chunk(t, job, s, g);
 
     for (size_t i = 0; i < TILE_GROUPS; i++) {
