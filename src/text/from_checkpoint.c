@@ -26,14 +26,19 @@ static enum ferry_status map_optional(struct map **ret_map, const char *dir, con
     return st == FERRY_ERR_NOT_FOUND ? FERRY_OK : st;
 }
 
-/* Ids that end generation: "eos_token_id" of one file, an integer or a list. */
-static enum ferry_status apply_eos(struct tokenizer *tokenizer, const json_t *object)
+/* Ids that end generation: "eos_token_id" of one file, an integer or a list; none when it is absent
+ * or null. Ids that the vocabulary does not have can never be drawn and are skipped. */
+static enum ferry_status apply_eos(struct tokenizer *tokenizer, const json_t *object,
+                                   const char *file, struct ferry_error *err)
 {
     const json_t *value = json_object_get(object, "eos_token_id");
     int32_t n_vocab = (int32_t)tokenizer_n_vocab(tokenizer);
 
     for (size_t i = 0; i < (json_is_array(value) ? json_array_size(value) : 1); i++) {
         const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        if (id != NULL && !json_is_null(id) && !json_is_integer(id))
+            return FERRY_FAIL(err, FERRY_ERR_FORMAT,
+                              "%s: eos_token_id is neither a token id nor a list of them", file);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= n_vocab)
             continue;
         tokenizer_add_eog(tokenizer, (int32_t)json_integer_value(id));
@@ -53,7 +58,7 @@ static enum ferry_status apply_generation_config(struct tokenizer *tokenizer, co
     if (st == FERRY_OK && map != NULL)
         st = json_parse(&root, map->data, map->size, LIMIT_HEADER_VALUES, map->name, err);
     if (st == FERRY_OK && root != NULL)
-        st = apply_eos(tokenizer, root);
+        st = apply_eos(tokenizer, root, map->name, err);
     json_decref(root);
     map_close(map);
     return st;
@@ -90,7 +95,7 @@ static enum ferry_status create_from_folder(struct tokenizer **ret_tokenizer, co
                                    config == NULL ? NULL : (const char *)config->data,
                                    config == NULL ? 0 : config->size, err);
     if (st == FERRY_OK)
-        st = apply_eos(tokenizer, checkpoint_config(checkpoint));
+        st = apply_eos(tokenizer, checkpoint_config(checkpoint), "config.json", err);
     if (st == FERRY_OK)
         st = apply_generation_config(tokenizer, dir, err);
     if (st == FERRY_OK)

@@ -166,9 +166,10 @@ static enum ferry_status add_merge(const struct json_reader *reader, const json_
     int32_t new_id = vocab_find(&bpe->vocab, joined->data, joined->size);
     if (left_id < 0 || right_id < 0 || new_id < 0)
         return FERRY_FAIL(reader->err, FERRY_ERR_FORMAT,
-                          "tokenizer.json: merge %u (\"%.40s\" + \"%.40s\") is not in the "
+                          "tokenizer.json: merge %u (\"%.*s\" + \"%.*s\") is not in the "
                           "vocabulary",
-                          rank, left, right);
+                          rank, (int)min_size(left_size, 40), left, (int)min_size(right_size, 40),
+                          right);
     merges_add(&bpe->merges, (uint32_t)left_id, (uint32_t)right_id, rank, (uint32_t)new_id);
     return FERRY_OK;
 }

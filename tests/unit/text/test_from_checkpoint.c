@@ -127,6 +127,14 @@ static void missing_or_damaged_files_are_named(void **state)
     write_text("generation_config.json", "{");
     assert_int_equal(create(&t, NULL, &err), FERRY_ERR_FORMAT);
     assert_non_null(strstr(err.msg, "generation_config.json"));
+    static const char *const NO_ID[] = {"\"x\"", "1.5", "[1,\"x\"]", "{}", "true"};
+    for (size_t i = 0; i < COUNT_OF(NO_ID); i++) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "{\"eos_token_id\":%s}", NO_ID[i]);
+        write_text("generation_config.json", text);
+        assert_int_equal(create(&t, NULL, &err), FERRY_ERR_FORMAT);
+        assert_non_null(strstr(err.msg, "generation_config.json: eos_token_id"));
+    }
     write_text("tokenizer_config.json", "[");
     assert_int_equal(create(&t, NULL, &err), FERRY_ERR_FORMAT);
     assert_non_null(strstr(err.msg, "tokenizer_config.json"));
