@@ -13,9 +13,10 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Exit codes of the command. */
-enum { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 /* A verb: gets its own argc/argv (argv[0] is "ferry VERB"), returns an exit code. */
 struct verb {
@@ -117,8 +118,21 @@ const char *bytes_text(double n_bytes, char text[32]);
  * there is no memory for it. */
 double read_bandwidth(struct device *device);
 
-/* Flushes stdout: EXIT_FAILED with a message when what was printed did not arrive (a full disk,
- * say). */
-int finish_output(int code);
+/* A file being written; f is the verb's to write to. {0} to start; one at a time. */
+struct output {
+    FILE *f;
+    char place[4096]; /* where it goes when it is complete; empty: written in place */
+};
+
+/* Starts the file at path: beside its place until it is complete, and removed when a signal ends
+ * the program before. Devices and pipes are written as they are; a link stays, its target is
+ * replaced. Errors: FERRY_ERR_ARG (a folder; a file of `source`), FERRY_ERR_IO. */
+enum ferry_status output_open(struct output *output, const char *path,
+                              const struct checkpoint *source, struct ferry_error *err);
+
+/* Puts the file in its place when st is FERRY_OK, else removes what was written of it. Returns st,
+ * or FERRY_ERR_IO. Takes any half-built state. */
+enum ferry_status output_close(struct output *output, const char *path, enum ferry_status st,
+                               struct ferry_error *err);
 
 #endif

@@ -188,12 +188,3 @@ const char *bytes_text(double n_bytes, char text[32])
     (void)snprintf(text, 32, unit > 0 ? "%.2f %s" : "%.0f %s", n_bytes, UNITS[unit]);
     return text;
 }
-
-int finish_output(int code)
-{
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        LOG_ERROR("cannot write to standard output: %s", strerror(errno));
-        return code == EXIT_GOOD ? EXIT_FAILED : code;
-    }
-    return code;
-}

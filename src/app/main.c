@@ -5,9 +5,12 @@
 #include "file/fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct verb VERBS[] = {
     {"run", "continue a text, or talk to the model in the terminal", verb_run},
@@ -30,12 +33,36 @@ static void print_help(FILE *to)
         (void)fprintf(to, "  %-10s %s\n", VERBS[i].name, VERBS[i].summary);
     (void)fprintf(to, "\nMODEL is a .gguf file (or the first of its shards) or a folder with "
                       "config.json and safetensors.\n"
-                      "Exit codes: 0 good, 1 failed, 2 wrong usage.\n");
+                      "Exit codes: 0 good, 1 failed, 2 wrong usage, 130 interrupted.\n");
+}
+
+/* A closed standard stream would be the next file that is opened: a model's weights could be read
+ * as a prompt, or messages be written into them. */
+static void hold_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            _exit(EXIT_FAILED); /* nowhere to tell it */
+    }
+}
+
+/* At exit, also from argp's --help: what was printed must have arrived (the disk may be full). A
+ * verb that failed has said why. */
+static void check_output(int code, void *unused)
+{
+    (void)unused;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || code != EXIT_GOOD)
+        return;
+    LOG_ERROR("cannot write to standard output: %s", strerror(errno));
+    _exit(EXIT_FAILED);
 }
 
 int main(int argc, char **argv)
 {
+    hold_standard_streams();
+    (void)on_exit(check_output, NULL);
     (void)signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, reported like one */
+    (void)signal(SIGXFSZ, SIG_IGN); /* so is a file that grows too large */
     if (fault_install() != 0)
         LOG_WARNING("no handler for shrinking files: %s", strerror(errno));
     argp_err_exit_status = EXIT_USAGE;
@@ -46,11 +73,11 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return finish_output(EXIT_GOOD);
+        return EXIT_GOOD;
     }
     if (strcmp(argv[1], "--version") == 0) {
         (void)printf("ferry " FERRY_VERSION "\n");
-        return finish_output(EXIT_GOOD);
+        return EXIT_GOOD;
     }
     for (int i = 0; i < N_VERBS; i++) {
         if (strcmp(argv[1], VERBS[i].name) != 0)
@@ -58,7 +85,7 @@ int main(int argc, char **argv)
         char name[64];
         (void)snprintf(name, sizeof name, "ferry %s", VERBS[i].name);
         argv[1] = name; /* argp prints it in usage lines */
-        return finish_output(VERBS[i].main(argc - 1, argv + 1));
+        return VERBS[i].main(argc - 1, argv + 1);
     }
     (void)fprintf(stderr, "ferry: error: there is no verb '%s'; 'ferry --help' lists them\n",
                   argv[1]);

@@ -160,6 +160,7 @@ static void print_people(const struct inspect_options *o, const struct loaded *l
         (void)printf("    tokenizer none\n");
     else
         (void)printf("    tokenizer cannot be read: %s\n", l->tokenizer_error.msg);
+    (void)printf("    process   %s\n", bytes_text(PROCESS_BYTES, a));
     (void)printf("    total     %s after loading, %s with a full KV cache\n",
                  bytes_text((double)m.resident, a), bytes_text((double)m.total, b));
     (void)printf("  numerics    %s\n", model_numerics(l->model));
@@ -234,13 +235,14 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
         (json_int_t)c->router.n_experts, "top_k", (json_int_t)c->router.top_k, "expert_width",
         (json_int_t)c->expert_width, "renormalise", (int)c->router.renormalise, "numerics",
         model_numerics(l->model), "n_tensors", (json_int_t)checkpoint_n_tensors(l->checkpoint));
-    json_t *memory = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weights_bytes",
-        (json_int_t)m.weights, "weights_file_bytes", (json_int_t)plan->weights_file, "step_bytes",
-        (json_int_t)m.step, "kv_bytes", (json_int_t)m.kv, "kv_bytes_per_token",
-        (json_int_t)m.kv_per_token, "logits_bytes", (json_int_t)m.logits, "tokenizer_bytes",
-        (json_int_t)m.tokenizer, "total_bytes", (json_int_t)m.total, "resident_bytes",
-        (json_int_t)m.resident, "context", (json_int_t)m.context);
+    json_t *memory =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weights_bytes",
+                  (json_int_t)m.weights, "weights_file_bytes", (json_int_t)plan->weights_file,
+                  "step_bytes", (json_int_t)m.step, "kv_bytes", (json_int_t)m.kv,
+                  "kv_bytes_per_token", (json_int_t)m.kv_per_token, "logits_bytes",
+                  (json_int_t)m.logits, "tokenizer_bytes", (json_int_t)m.tokenizer, "process_bytes",
+                  (json_int_t)PROCESS_BYTES, "total_bytes", (json_int_t)m.total, "resident_bytes",
+                  (json_int_t)m.resident, "context", (json_int_t)m.context);
     (void)json_object_set_new(json, "memory", memory);
     (void)json_object_set_new(json, "tokenizer",
                               json_string(l->tokenizer != NULL  ? "good"

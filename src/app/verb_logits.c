@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct logits_options {
     struct shared_options shared;
@@ -53,33 +52,27 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* The file being written: under a temporary name until it is complete. */
 struct writer {
-    FILE *f;
+    struct output output;
     size_t n_vocab;
-    char path[4096];
 };
 
-static enum ferry_status writer_open(struct writer *w, const char *path, size_t n_rows,
-                                     size_t n_vocab, struct ferry_error *err)
+static enum ferry_status write_header(struct writer *w, const char *path, size_t n_rows,
+                                      size_t n_vocab, struct ferry_error *err)
 {
     char header[256];
 
-    int n = snprintf(w->path, sizeof w->path, "%s.part", path);
-    if (n < 0 || (size_t)n >= sizeof w->path)
-        return FERRY_FAIL(err, FERRY_ERR_ARG, "--out: the path is too long");
-    w->f = fopen(w->path, "we");
-    if (w->f == NULL)
-        return FERRY_FAIL(err, FERRY_ERR_IO, "cannot write '%s': %s", w->path, strerror(errno));
     w->n_vocab = n_vocab;
-    n = snprintf(header, sizeof header,
+    int n =
+        snprintf(header, sizeof header,
                  "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%zu,%zu],\"data_offsets\":[0,%zu]}}",
                  n_rows, n_vocab, n_rows * n_vocab * sizeof(float));
     while (n % 8 != 0)
         header[n++] = ' ';
     uint64_t size = htole64((uint64_t)n);
-    if (fwrite(&size, sizeof size, 1, w->f) != 1 || fwrite(header, (size_t)n, 1, w->f) != 1)
-        return FERRY_FAIL(err, FERRY_ERR_IO, "cannot write '%s': %s", w->path, strerror(errno));
+    if (fwrite(&size, sizeof size, 1, w->output.f) != 1 ||
+        fwrite(header, (size_t)n, 1, w->output.f) != 1)
+        return FERRY_FAIL(err, FERRY_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
     return FERRY_OK;
 }
 
@@ -90,25 +83,12 @@ static enum ferry_status write_row(void *arg, size_t feed_index, size_t position
 
     (void)feed_index;
     (void)position;
-    return fwrite(logits, sizeof *logits, w->n_vocab, w->f) == w->n_vocab ? FERRY_OK : FERRY_ERR_IO;
-}
-
-/* Puts the file in its place, or removes what was written of it. */
-static enum ferry_status writer_close(struct writer *w, const char *path, enum ferry_status st,
-                                      struct ferry_error *err)
-{
-    if (w->f == NULL)
-        return st;
-    bool written = fclose(w->f) == 0;
-    if (st == FERRY_OK && (!written || rename(w->path, path) != 0))
-        st = FERRY_FAIL(err, FERRY_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
-    if (st != FERRY_OK)
-        (void)unlink(w->path);
-    return st;
+    return fwrite(logits, sizeof *logits, w->n_vocab, w->output.f) == w->n_vocab ? FERRY_OK
+                                                                                 : FERRY_ERR_IO;
 }
 
 static enum ferry_status write_logits(struct logits_options *o, const struct token_ids *ids,
-                                      struct ferry_error *err)
+                                      int *ret_code, struct ferry_error *err)
 {
     struct loaded loaded = {0};
     struct load_request request = {.n_sequences = 1, .context = ids->count, .weights = true};
@@ -118,17 +98,22 @@ static enum ferry_status write_logits(struct logits_options *o, const struct tok
 
     enum ferry_status st = loaded_open(&loaded, &o->shared, &request, err);
     if (st == FERRY_OK)
-        st = writer_open(&writer, o->out, n_rows, model_config(loaded.model)->n_vocab, err);
+        st = output_open(&writer.output, o->out, loaded.checkpoint, err);
+    if (st == FERRY_OK)
+        st = write_header(&writer, o->out, n_rows, model_config(loaded.model)->n_vocab, err);
     if (st == FERRY_OK)
         st = sequence_open(loaded.engine, &sequence, err);
     if (st == FERRY_OK) {
         struct engine_feed feed = {sequence, ids->ids, ids->count, n_rows};
         st = engine_feed(loaded.engine, &feed, 1, write_row, &writer, err);
         if (st == FERRY_ERR_IO)
-            st = FERRY_FAIL(err, FERRY_ERR_IO, "cannot write '%s': %s", writer.path,
-                            strerror(errno));
+            st = FERRY_FAIL(err, FERRY_ERR_IO, "cannot write '%s': %s", o->out, strerror(errno));
     }
-    st = writer_close(&writer, o->out, st, err);
+    st = output_close(&writer.output, o->out, st, err);
+    if (st == FERRY_OK && o->shared.json)
+        *ret_code = print_json(json_pack("{s:s, s:I, s:I, s:s}", "file", o->out, "n_positions",
+                                         (json_int_t)n_rows, "n_vocab", (json_int_t)writer.n_vocab,
+                                         "numerics", model_numerics(loaded.model)));
     loaded_close(&loaded);
     return st;
 }
@@ -142,6 +127,7 @@ int verb_logits(int argc, char **argv)
     struct logits_options o = {0};
     struct ferry_error err = {0};
     struct token_ids ids = {0};
+    int code = EXIT_GOOD;
 
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
@@ -153,7 +139,7 @@ int verb_logits(int argc, char **argv)
     if (st == FERRY_OK && ids.count == 0)
         st = FERRY_FAIL(&err, FERRY_ERR_ARG, "there are no token ids");
     if (st == FERRY_OK)
-        st = write_logits(&o, &ids, &err);
+        st = write_logits(&o, &ids, &code, &err);
     token_ids_fini(&ids);
-    return st == FERRY_OK ? EXIT_GOOD : fail(st, &err);
+    return st == FERRY_OK ? code : fail(st, &err);
 }

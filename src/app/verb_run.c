@@ -77,7 +77,8 @@ static void parse_number(struct argp_state *state, const char *arg, double *ret)
 static void parse_count(struct argp_state *state, const char *arg, size_t min, size_t *ret)
 {
     if (!parse_size(arg, min, SIZE_MAX / 2, ret))
-        argp_failure(state, EXIT_USAGE, 0, "'%s' is not a whole number >= %zu", arg, min);
+        argp_failure(state, EXIT_USAGE, 0, "'%s' is not a whole number in %zu..%zu", arg, min,
+                     SIZE_MAX / 2);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -303,7 +304,13 @@ static enum ferry_status generate(struct answer *a, struct ferry_error *err)
     if (a->n_prompt == 0)
         return FERRY_FAIL(err, FERRY_ERR_ARG,
                           "the prompt is empty and this tokenizer adds no BOS; give it some text");
-    size_t n_max = min_size(a->options->n_tokens, engine_context(a->loaded->engine));
+    size_t context = engine_context(a->loaded->engine);
+    if (a->n_prompt > context)
+        return FERRY_FAIL(err, FERRY_ERR_CONTEXT_FULL,
+                          "the prompt has %zu tokens and the context is %zu; shorten it or raise "
+                          "--context",
+                          a->n_prompt, context);
+    size_t n_max = min_size(a->options->n_tokens, context);
     enum ferry_status st = reserve(&a->ids, n_max, err);
     if (st == FERRY_OK && !a->stream)
         st = keep_text(a, NULL, 0, err); /* takes its first room before the first step */
@@ -417,9 +424,13 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
         st = generate(&a, err);
         (void)sigaction(SIGINT, &before, NULL);
     }
-    if (st == FERRY_OK && o->shared.json)
-        *ret_code = print_answer_json(&a, seed);
-    else if (st == FERRY_OK) {
+    if (st == FERRY_OK && strcmp(a.finish, "interrupted") == 0)
+        *ret_code = EXIT_INTERRUPTED;
+    if (st == FERRY_OK && o->shared.json) {
+        int code = print_answer_json(&a, seed);
+        *ret_code = code != EXIT_GOOD ? code : *ret_code;
+    }
+    if (st == FERRY_OK && !o->shared.json) {
         for (size_t i = a.n_prompt; l->tokenizer == NULL && i < a.ids.count; i++)
             (void)printf(i > a.n_prompt ? " %d" : "%d", a.ids.ids[i]);
         (void)printf("\n");
@@ -451,6 +462,10 @@ static enum ferry_status talk(const struct run_options *o, struct loaded *l, int
         if (terminal)
             (void)fprintf(stderr, "> ");
         n = getline(&line, &capacity, stdin);
+        if (n < 0 && ferror(stdin)) {
+            st = FERRY_FAIL(err, FERRY_ERR_IO, "cannot read standard input: %s", strerror(errno));
+            *ret_code = fail(st, err);
+        }
         if (n < 0)
             break;
         size_t size = (size_t)n;
@@ -462,7 +477,7 @@ static enum ferry_status talk(const struct run_options *o, struct loaded *l, int
         st = answer_one(o, l, line, size, &code, err);
         if (st != FERRY_OK)
             code = fail(st, err);
-        if (code != EXIT_GOOD)
+        if (code != EXIT_GOOD && code != EXIT_INTERRUPTED)
             *ret_code = code;
     }
     free(line); /* getline's own */

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "text/utf8.h"
-#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>

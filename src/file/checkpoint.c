@@ -528,6 +528,17 @@ size_t checkpoint_n_stale(const struct checkpoint *checkpoint)
     return checkpoint->n_stale;
 }
 
+bool checkpoint_reads(const struct checkpoint *c, uint64_t device, uint64_t inode)
+{
+    struct stat info;
+
+    for (size_t i = 0; i < c->n_maps; i++) {
+        if (fstat(c->maps[i]->fd, &info) == 0 && info.st_dev == device && info.st_ino == inode)
+            return true;
+    }
+    return false;
+}
+
 uint64_t checkpoint_tensor_bytes(const struct checkpoint *checkpoint)
 {
     return checkpoint->tensor_bytes;

@@ -75,6 +75,10 @@ const struct checkpoint_tensor *checkpoint_take(struct checkpoint *checkpoint, c
 size_t checkpoint_n_files(const struct checkpoint *checkpoint);
 size_t checkpoint_n_stale(const struct checkpoint *checkpoint);
 
+/* Whether the file with this device and inode number is one that tensors come from: it must not be
+ * written. */
+bool checkpoint_reads(const struct checkpoint *checkpoint, uint64_t device, uint64_t inode);
+
 /* Total bytes of all tensors. */
 uint64_t checkpoint_tensor_bytes(const struct checkpoint *checkpoint);
 

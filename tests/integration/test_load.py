@@ -204,7 +204,7 @@ class Load(cli.Case):
             else:
                 self.assertEqual(plan["tokenizer_bytes"], 0)
                 # A step in progress ends, what was generated is printed.
-                seen, peak = self.resident(0, folder, "--ids", "1,2,3", "-n", "1900", *sizes,
+                seen, peak = self.resident(130, folder, "--ids", "1,2,3", "-n", "1900", *sizes,
                                            "--greedy", "--ignore-eos")
             print(f"{name}: file {file_bytes / 1e6:.1f} MB, resident {seen / 1e6:.1f} MB, predicted "
                   f"{plan['resident_bytes'] / 1e6:.1f} MB, peak {peak / 1e6:.1f} MB")

@@ -39,7 +39,7 @@ class Main(cli.Case):
     def test_full_disk_is_an_error(self):
         model = cli.model("qwen3_moe")
         commands = (
-            ["--help"], ["--version"], ["inspect", model], ["inspect", model, "--json"],
+            ["--help"], ["--version"], ["run", "--help"], ["tokenize", "--usage"], ["inspect", model], ["inspect", model, "--json"],
             ["run", model, "--ids", "1,2", "-n", "4", "--greedy"],
             ["run", model, "--ids", "1,2", "-n", "4", "--greedy", "--json"], ["doctor"],
         )
@@ -48,6 +48,27 @@ class Main(cli.Case):
                 done = cli.ferry(*command, stdout=full)
             self.assertEqual(done.code, 1, command)
             self.assertRegex(done.err, "cannot write|No space left")
+
+    def test_closed_standard_streams(self):
+        """A file that is opened later must not become standard input or output."""
+        model = cli.model("qwen3_moe")
+        for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+            for command in ("run MODEL", "run MODEL --ids 1,2 -n 2", "inspect MODEL"):
+                line = f"exec {cli.FERRY} {command.replace('MODEL', model)} {closed}"
+                done = subprocess.run(["sh", "-c", line], stdin=subprocess.DEVNULL,
+                                      capture_output=True, timeout=cli.TIMEOUT_S, check=False)
+                self.assertIn(done.returncode, (0, 1), line)
+                if command == "run MODEL":  # this one has no tokenizer: it says so, or cannot
+                    self.assertEqual((done.returncode, done.stdout), (1, b""), line)
+        done = subprocess.run(["sh", "-c", f"exec {cli.FERRY} run {cli.DEMO} -n 2 <&-"],
+                              capture_output=True, timeout=cli.TIMEOUT_S, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, b""))
+
+    def test_standard_input_that_cannot_be_read(self):
+        done = subprocess.run(["sh", "-c", f"exec {cli.FERRY} run {cli.DEMO} -n 2 < ."],
+                              capture_output=True, timeout=cli.TIMEOUT_S, check=False)
+        self.assertEqual((done.returncode, done.stdout), (1, b""))
+        self.assertIn(b"cannot read standard input", done.stderr)
 
     def test_closed_pipe_is_no_crash(self):
         process = subprocess.Popen([cli.FERRY, "inspect", cli.model("qwen3_moe"), "--tensors"],

@@ -3,8 +3,11 @@
 and files that cannot be written."""
 
 import os
+import signal
+import stat
 import subprocess
 import tempfile
+import time
 
 import numpy as np
 
@@ -112,6 +115,65 @@ class Logits(cli.Case):
         self.assertEqual(done.code, 1, done.err)
         self.assertRegex(done.err, "(?m)^ferry: error: .*(16777216|memory|context)")
         os.unlink(path)
+
+    def test_json(self):
+        out = cli.scratch("j.safetensors")
+        value = self.good("logits", cli.model("olmoe"), "--ids", "1,2,3", "--out", out, "--last", "2",
+                          "--json").json()
+        self.fits(value, "logits")
+        self.assertEqual((value["file"], value["n_positions"], value["n_vocab"]), (out, 2, 160))
+
+    def test_devices_pipes_and_links_stay(self):
+        model, out = cli.model("mixtral"), cli.scratch("plain.safetensors")
+        self.good("logits", model, "--ids", "1,2", "--out", out)
+        with open(out, "rb") as f:
+            want = f.read()
+        null = os.path.join(cli.SCRATCH, "null")  # never a name of the machine's own
+        os.symlink("/dev/null", null)
+        self.good("logits", model, "--ids", "1,2", "--out", null)
+        self.assertTrue(stat.S_ISCHR(os.stat(null).st_mode))
+        full = os.path.join(cli.SCRATCH, "full")
+        os.symlink("/dev/full", full)
+        self.refused(1, "No space left", "logits", model, "--ids", "1,2", "--out", full)
+        self.assertTrue(stat.S_ISCHR(os.stat(full).st_mode) and os.path.islink(full))
+        pipe = cli.scratch("pipe")
+        os.mkfifo(pipe)
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+        self.good("logits", model, "--ids", "1,2", "--out", pipe)
+        self.assertEqual(reader.communicate(timeout=cli.TIMEOUT_S)[0], want)
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+        target, link = cli.scratch("target"), cli.scratch("link")
+        with open(target, "wb") as f:
+            f.write(b"old")
+        os.symlink(target, link)
+        self.good("logits", model, "--ids", "1,2", "--out", link)
+        self.assertTrue(os.path.islink(link))
+        with open(target, "rb") as f:
+            self.assertEqual(f.read(), want)
+        self.refused(1, "folder", "logits", model, "--ids", "1,2", "--out", cli.SCRATCH)
+
+    def test_the_model_is_not_overwritten(self):
+        for path in (cli.model("olmoe"), cli.model("olmoe", "gguf")):
+            file = path if path.endswith(".gguf") else os.path.join(path, "model.safetensors")
+            before = os.stat(file)
+            link = cli.scratch("hard-" + os.path.basename(file))
+            os.link(file, link)
+            for out in (file, link):
+                self.refused(1, "file of the model", "logits", path, "--ids", "1", "--out", out)
+            self.assertEqual(os.stat(file).st_mtime_ns, before.st_mtime_ns)
+
+    def test_signals_leave_nothing(self):
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            out = cli.scratch("ended.safetensors")
+            process = subprocess.Popen(
+                [cli.FERRY, "logits", cli.model("olmoe"), "--ids", cli.text_of(cli.ids(1000)),
+                 "--out", out, "--prefill-chunk", "1", "--cpu-level", "ref", "--no-repack"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=cli.environment())
+            while not os.path.exists(out + ".part") and process.poll() is None:
+                time.sleep(0.001)
+            process.send_signal(sig)
+            self.assertEqual(process.wait(timeout=cli.TIMEOUT_S), -sig)
+            self.assertFalse(os.path.exists(out + ".part") or os.path.exists(out))
 
     def test_output_that_cannot_be_written(self):
         model = cli.model("mixtral")

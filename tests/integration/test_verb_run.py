@@ -66,7 +66,7 @@ class Run(cli.Case):
         time.sleep(1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=cli.TIMEOUT_S)
-        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(process.returncode, 130, err)
         self.assertIn(b'"interrupted"', out)
 
     def test_interrupting_keeps_the_program(self):
