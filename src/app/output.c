@@ -42,6 +42,13 @@ static enum ferry_status cannot_write(const char *path, struct ferry_error *err)
     return FERRY_FAIL(err, FERRY_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
+/* Nothing is unfinished any more. */
+static void forget_part(void)
+{
+    catch_ending(SIG_DFL);
+    unfinished[0] = 0;
+}
+
 /* place: where the finished file goes; a link stays and what it points to is replaced. */
 static enum ferry_status open_part(struct output *o, const char *path, bool exists,
                                    struct ferry_error *err)
@@ -62,8 +69,11 @@ static enum ferry_status open_part(struct output *o, const char *path, bool exis
     if (o->f != NULL)
         return FERRY_OK;
     enum ferry_status st = cannot_write(unfinished, err);
-    if (fd >= 0)
+    if (fd >= 0) {
         (void)close(fd);
+        (void)unlink(unfinished);
+    }
+    forget_part(); /* what could not be opened is somebody else's and stays */
     return st;
 }
 
@@ -98,8 +108,7 @@ enum ferry_status output_close(struct output *o, const char *path, enum ferry_st
             st = cannot_write(path, err);
         if (st != FERRY_OK)
             (void)unlink(unfinished);
-        catch_ending(SIG_DFL);
-        unfinished[0] = 0;
+        forget_part();
     }
     return st;
 }

@@ -39,7 +39,8 @@ class Main(cli.Case):
     def test_full_disk_is_an_error(self):
         model = cli.model("qwen3_moe")
         commands = (
-            ["--help"], ["--version"], ["run", "--help"], ["tokenize", "--usage"], ["inspect", model], ["inspect", model, "--json"],
+            ["--help"], ["--version"], ["run", "--help"], ["tokenize", "--usage"],
+            ["inspect", model], ["inspect", model, "--json"],
             ["run", model, "--ids", "1,2", "-n", "4", "--greedy"],
             ["run", model, "--ids", "1,2", "-n", "4", "--greedy", "--json"], ["doctor"],
         )

@@ -152,6 +152,13 @@ class Logits(cli.Case):
             self.assertEqual(f.read(), want)
         self.refused(1, "folder", "logits", model, "--ids", "1,2", "--out", cli.SCRATCH)
 
+    def test_a_part_of_somebody_else_stays(self):
+        out = cli.scratch("taken.safetensors")
+        os.symlink("/nowhere", out + ".part")  # is not followed, so it cannot be opened
+        self.refused(1, "taken.safetensors.part", "logits", cli.model("olmoe"), "--ids", "1", "--out", out)
+        self.assertTrue(os.path.islink(out + ".part"))
+        self.assertFalse(os.path.exists(out))
+
     def test_the_model_is_not_overwritten(self):
         for path in (cli.model("olmoe"), cli.model("olmoe", "gguf")):
             file = path if path.endswith(".gguf") else os.path.join(path, "model.safetensors")
