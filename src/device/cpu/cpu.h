@@ -37,6 +37,13 @@ static inline void *cpu_scratch(const struct device *device, int thread_index)
  */
 size_t cpu_attn_scratch_bytes(size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
+/* The item that a thread probably works on after `item`: threads mostly take items in turn. Only to
+ * fetch its weights ahead. */
+static inline size_t cpu_next_item(const struct device *device, size_t item)
+{
+    return item + (size_t)device->n_threads;
+}
+
 /* Packed column group `group` of a weight; NULL: not packed. */
 static inline const void *cpu_packed_group(const struct weight *weight, size_t group)
 {

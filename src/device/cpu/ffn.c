@@ -3,8 +3,7 @@
  * Slots arrive sorted by expert. Phase one computes gate and up for a tile of columns, applies
  * silu(gate) * up and leaves it in the activation format that the down matrix consumes; phase two
  * is the down product. Each active expert's weights are read once per row tile, threads share by
- * tiles of weights and not by experts. Threads mostly take items in turn, so that a thread's next
- * item is the one n_threads further on: its weights are fetched ahead. */
+ * tiles of weights and not by experts. */
 #include "device/cpu/cpu.h"
 
 #include "base/assert.h"
@@ -55,7 +54,7 @@ static void store_a32(const struct kernels *k, unsigned char *row, size_t width,
  * none, or the weights are not packed. */
 static const void *next_weights(const struct ffn_arg *a, size_t item, bool is_down)
 {
-    size_t next = item + (size_t)a->device->n_threads;
+    size_t next = cpu_next_item(a->device, item);
 
     if (next >= a->n_items)
         return NULL;

@@ -53,7 +53,7 @@ struct matmul_arg {
     struct device *device;
     const struct act_rows *rows;
     const struct matmul_out *outs;
-    size_t n_outs, n_rows, n_row_tiles;
+    size_t n_outs, n_rows, n_items;
     size_t tile_groups;              /* column groups of one item */
     size_t first_tile[OUTS_MAX + 1]; /* column tiles of the outs before */
 };
@@ -79,12 +79,13 @@ static struct tile tile_of_item(const struct matmul_arg *a, size_t item)
                          .end = min_size(begin + a->tile_groups, n_groups)};
 }
 
-/* What this thread probably reads after `item`, when threads take items in turn. */
+/* Weights of the item that this thread probably takes after `item`; NULL: there is none, or they
+ * are not packed. */
 static const void *next_weights(const struct matmul_arg *a, size_t item)
 {
-    size_t next = item + (size_t)a->device->n_threads;
+    size_t next = cpu_next_item(a->device, item);
 
-    if (next >= a->first_tile[a->n_outs] * a->n_row_tiles)
+    if (next >= a->n_items)
         return NULL;
     struct tile t = tile_of_item(a, next);
     return cpu_packed_group(t.out->weight, t.begin);
@@ -124,14 +125,15 @@ void device_matmul(struct device *device, const struct act_rows *rows, size_t n_
     FERRY_ASSERT(n_outs <= OUTS_MAX);
     for (size_t o = 0; o < n_outs; o++)
         n_groups += div_up(outs[o].weight->n_cols, KERNEL_GROUP);
-    arg.n_row_tiles = div_up(n_rows, CPU_ROW_TILE);
+    size_t n_row_tiles = div_up(n_rows, CPU_ROW_TILE);
     /* About eight items per thread, so that a thread that lost its core holds up the others little.
      */
-    arg.tile_groups = n_groups * arg.n_row_tiles / (8 * (size_t)device->n_threads);
+    arg.tile_groups = n_groups * n_row_tiles / (8 * (size_t)device->n_threads);
     arg.tile_groups = min_size(max_size(arg.tile_groups, 4), 32);
     for (size_t o = 0; o < n_outs; o++)
         arg.first_tile[o + 1] =
             arg.first_tile[o] +
             div_up(div_up(outs[o].weight->n_cols, KERNEL_GROUP), arg.tile_groups);
-    pool_for(device->pool, arg.first_tile[n_outs] * arg.n_row_tiles, 1, matmul_items, &arg);
+    arg.n_items = arg.first_tile[n_outs] * n_row_tiles;
+    pool_for(device->pool, arg.n_items, 1, matmul_items, &arg);
 }

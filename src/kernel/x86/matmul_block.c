@@ -308,12 +308,17 @@ INLINE void store_acc(int n, const struct rows *s, size_t r0, const struct colum
              EACH_GROUP(_mm256_maskstore_ps(s->out[r0 + r] + c->first[g], c->mask[g], acc[r][g])));
 }
 
+INLINE size_t chunk_panels(struct pack_layout l, const struct rows *s)
+{
+    return (s->block_end - s->block_begin + l.blocks - 1) / l.blocks;
+}
+
 /* Address of panel `at` of group g, counted from the chunk's first; past its last: what is read
  * after it. */
 INLINE uintptr_t panel_ahead(struct pack_layout l, const struct rows *s, const struct columns *c,
                              size_t g, size_t at)
 {
-    size_t n_panels = (s->block_end - s->block_begin + l.blocks - 1) / l.blocks;
+    size_t n_panels = chunk_panels(l, s);
     uintptr_t first = at < n_panels ? (uintptr_t)pack_header(l, c->group[g], s->block_begin)
                                     : c->next[g] - n_panels * pack_panel_bytes(l);
     return first + at * pack_panel_bytes(l);
@@ -332,7 +337,7 @@ INLINE void tile_direct(enum dtype t, int n, const struct rows *s, size_t r0,
 {
     const struct pack_layout l = pack_layout_of(t);
     size_t n_blocks = s->block_end - s->block_begin;
-    size_t n_panels = (n_blocks + l.blocks - 1) / l.blocks;
+    size_t n_panels = chunk_panels(l, s);
     size_t distance = PREFETCH_BYTES / pack_panel_bytes(l);
     const uint8_t *panel[TILE_GROUPS];
     const uint8_t *x = s->act + r0 * n_blocks * ACT_BYTES;
@@ -398,7 +403,7 @@ INLINE struct ahead ahead_of(enum dtype t, const struct rows *s, const struct co
                              size_t begin)
 {
     const struct pack_layout l = pack_layout_of(t);
-    size_t n_panels = (s->block_end - s->block_begin + l.blocks - 1) / l.blocks;
+    size_t n_panels = chunk_panels(l, s);
     size_t n_tiles = (s->n_rows + TILE_ROWS - 1) / TILE_ROWS;
     size_t n_bytes = UNPACK_BLOCKS / l.blocks * pack_panel_bytes(l);
     size_t next = (begin + UNPACK_BLOCKS) / l.blocks;
