@@ -158,6 +158,7 @@ struct answer {
     const struct run_options *options;
     struct loaded *loaded;
     struct sampler *sampler;
+    struct sampler_options sampling;
     struct token_ids ids; /* prompt and answer */
     size_t n_prompt;
     int32_t next;
@@ -176,7 +177,8 @@ static enum ferry_status take_token(void *arg, size_t feed_index, size_t positio
     struct answer *a = arg;
 
     (void)feed_index;
-    a->next = sampler_sample(a->sampler, logits, position + 1);
+    a->next =
+        sampler_sample(a->sampler, &a->sampling, logits, a->ids.ids, a->n_prompt, position + 1);
     return FERRY_OK;
 }
 
@@ -389,6 +391,7 @@ static struct sampler_options sampling_of(const struct run_options *o, uint64_t 
                                     .top_k = o->top_k,
                                     .top_p = (float)o->top_p,
                                     .min_p = (float)o->min_p,
+                                    .repetition_penalty = 1,
                                     .seed = seed};
 }
 
@@ -407,8 +410,8 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
         seed = clock_now_ns();
     if (!o->seed_given)
         seed >>= 11; /* fits a JSON number */
-    struct sampler_options sampling = sampling_of(o, seed);
-    st = sampler_create(&a.sampler, &sampling, model_config(l->model)->n_vocab,
+    a.sampling = sampling_of(o, seed);
+    st = sampler_create(&a.sampler, model_config(l->model)->n_vocab,
                         l->tokenizer != NULL ? tokenizer_n_vocab(l->tokenizer) : 0,
                         device_kernels(l->device), err);
     if (st == FERRY_OK)
@@ -529,7 +532,7 @@ int verb_run(int argc, char **argv)
         return EXIT_USAGE;
     }
     struct sampler_options sampling = sampling_of(&o, o.seed);
-    enum ferry_status st = sampler_options_check(&sampling, &err);
+    enum ferry_status st = sampler_options_check(&sampling, LIMIT_VOCAB, &err);
     if (st != FERRY_OK) {
         LOG_ERROR("%s", err.msg);
         return EXIT_USAGE;

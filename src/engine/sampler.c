@@ -6,8 +6,15 @@
 #include "base/fpmode.h"
 #include "base/size.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
+
+/* Ranges of the settings: those of OpenAI's and vLLM's clients and what is harmless beyond. */
+#define BIAS_MAX       100.0f
+#define PENALTY_MAX    100.0f /* clients: 2 */
+#define REPETITION_MIN 0.01f  /* clients: above 0, up to 2 */
+#define REPETITION_MAX 100.0f
 
 /* A token that is still in the running. */
 struct candidate {
@@ -16,11 +23,12 @@ struct candidate {
 };
 
 struct sampler {
-    struct sampler_options options;
     const struct kernels *kernels;
     size_t n_valid;
     struct candidate *heap; /* [n_valid] */
     float *probs;           /* [n_valid] */
+    float *adjusted;        /* [n_valid] logits after biases and penalties */
+    uint32_t *counts;       /* [n_valid] occurrences; all 0 between calls */
 };
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
@@ -49,38 +57,79 @@ float sampler_uniform(uint64_t seed, uint32_t choice, uint64_t position)
     return (float)(out[0] >> 8) * 0x1p-24f;
 }
 
-enum ferry_status sampler_options_check(const struct sampler_options *options,
-                                        struct ferry_error *err)
+/* lo <= value <= hi; NaN is outside. */
+static enum ferry_status check_range(const char *field, float value, float lo, float hi,
+                                     struct ferry_error *err)
 {
-    if (!(options->temperature >= 0) || !isfinite(options->temperature))
-        return FERRY_FAIL(err, FERRY_ERR_ARG, "temperature %g is not a number >= 0",
-                          (double)options->temperature);
-    if (!(options->top_p > 0 && options->top_p <= 1))
-        return FERRY_FAIL(err, FERRY_ERR_ARG, "top-p %g is not in (0, 1]", (double)options->top_p);
-    if (!(options->min_p >= 0 && options->min_p <= 1))
-        return FERRY_FAIL(err, FERRY_ERR_ARG, "min-p %g is not in [0, 1]", (double)options->min_p);
+    if (value >= lo && value <= hi)
+        return FERRY_OK;
+    return FERRY_FAIL(err, FERRY_ERR_ARG, "%s %g is not in [%g, %g]", field, (double)value,
+                      (double)lo, (double)hi);
+}
+
+static enum ferry_status check_biases(const struct logit_bias *biases, size_t n, size_t n_vocab,
+                                      struct ferry_error *err)
+{
+    if (n >= n_vocab && n > 0)
+        return FERRY_FAIL(err, FERRY_ERR_ARG,
+                          "logit_bias has %zu entries and the vocabulary %zu ids; at least one id "
+                          "must stay without",
+                          n, n_vocab);
+    for (size_t i = 0; i < n; i++) {
+        if (biases[i].id < 0 || (size_t)biases[i].id >= n_vocab)
+            return FERRY_FAIL(err, FERRY_ERR_ARG, "logit_bias id %d is not in [0, %zu)",
+                              biases[i].id, n_vocab);
+        if (!(biases[i].bias >= SAMPLER_BIAS_BAN && biases[i].bias <= BIAS_MAX))
+            return FERRY_FAIL(err, FERRY_ERR_ARG, "logit_bias %g of id %d is not in [%g, %g]",
+                              (double)biases[i].bias, biases[i].id, (double)SAMPLER_BIAS_BAN,
+                              (double)BIAS_MAX);
+    }
     return FERRY_OK;
 }
 
-enum ferry_status sampler_create(struct sampler **ret_sampler,
-                                 const struct sampler_options *options, size_t n_vocab,
-                                 size_t n_valid, const struct kernels *kernels,
-                                 struct ferry_error *err)
+enum ferry_status sampler_options_check(const struct sampler_options *options, size_t n_vocab,
+                                        struct ferry_error *err)
 {
-    enum ferry_status st = sampler_options_check(options, err);
-    if (st != FERRY_OK)
-        return st;
+    const struct {
+        const char *field;
+        float value, lo, hi;
+    } ranges[] = {
+        {"top_p", options->top_p, 0, 1},
+        {"min_p", options->min_p, 0, 1},
+        {"repetition_penalty", options->repetition_penalty, REPETITION_MIN, REPETITION_MAX},
+        {"presence_penalty", options->presence_penalty, -PENALTY_MAX, PENALTY_MAX},
+        {"frequency_penalty", options->frequency_penalty, -PENALTY_MAX, PENALTY_MAX},
+    };
+
+    if (!(options->temperature >= 0) || !isfinite(options->temperature))
+        return FERRY_FAIL(err, FERRY_ERR_ARG, "temperature %g is not a number >= 0",
+                          (double)options->temperature);
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        enum ferry_status st =
+            check_range(ranges[i].field, ranges[i].value, ranges[i].lo, ranges[i].hi, err);
+        if (st != FERRY_OK)
+            return st;
+    }
+    return check_biases(options->biases, options->n_biases, n_vocab, err);
+}
+
+enum ferry_status sampler_create(struct sampler **ret_sampler, size_t n_vocab, size_t n_valid,
+                                 const struct kernels *kernels, struct ferry_error *err)
+{
     struct sampler *s = mem_zero(sizeof *s);
+
     if (s == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "sampler: no memory");
-    s->options = *options;
     s->kernels = kernels;
     s->n_valid = n_valid > 0 ? min_size(n_valid, n_vocab) : n_vocab;
     s->heap = mem_array(s->n_valid, sizeof *s->heap);
     s->probs = mem_array(s->n_valid, sizeof *s->probs);
-    if (s->heap == NULL || s->probs == NULL) {
+    s->adjusted = mem_array(s->n_valid, sizeof *s->adjusted);
+    s->counts = mem_array(s->n_valid, sizeof *s->counts);
+    if (s->heap == NULL || s->probs == NULL || s->adjusted == NULL || s->counts == NULL) {
+        size_t n = s->n_valid;
         sampler_destroy(s);
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "sampler: no memory for %zu candidates", n_valid);
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "sampler: no memory for %zu candidates", n);
     }
     *ret_sampler = s;
     return FERRY_OK;
@@ -92,7 +141,14 @@ void sampler_destroy(struct sampler *sampler)
         return;
     mem_free(sampler->heap);
     mem_free(sampler->probs);
+    mem_free(sampler->adjusted);
+    mem_free(sampler->counts);
     mem_free(sampler);
+}
+
+size_t sampler_n_valid(const struct sampler *sampler)
+{
+    return sampler->n_valid;
 }
 
 int32_t sampler_argmax(const float *logits, size_t n)
@@ -158,9 +214,8 @@ static int32_t walk(struct sampler *s, size_t n, size_t n_max, double target)
 
 /* The kept candidates end up at the end of the heap, best last; returns how many, and their
  * probabilities' sum. */
-static size_t keep(struct sampler *s, size_t n, double *ret_sum)
+static size_t keep(struct sampler *s, const struct sampler_options *o, size_t n, double *ret_sum)
 {
-    const struct sampler_options *o = &s->options;
     size_t limit = o->top_k > 0 ? min_size(o->top_k, n) : n, n_kept = 0;
     double sum = 0;
     float best = 0;
@@ -178,42 +233,139 @@ static size_t keep(struct sampler *s, size_t n, double *ret_sum)
     return n_kept;
 }
 
-static int32_t sample(struct sampler *sampler, const float *logits, size_t position)
-{
-    const struct sampler_options *o = &sampler->options;
-    size_t n = sampler->n_valid;
+/* ---- biases and penalties ---- */
 
-    if (o->temperature == 0)
-        return sampler_argmax(logits, n);
-    /* Probabilities over the whole vocabulary first: top-p and min-p speak of them. */
-    float max = logits[sampler_argmax(logits, n)];
-    for (size_t i = 0; i < n; i++) {
-        sampler->probs[i] = (logits[i] - max) / o->temperature; /* at most 0: cannot overflow */
-        sampler->heap[i] = (struct candidate){logits[i], (int32_t)i};
+static bool has_adjustments(const struct sampler_options *o)
+{
+    return o->n_biases > 0 || o->repetition_penalty != 1 || o->presence_penalty != 0 ||
+           o->frequency_penalty != 0;
+}
+
+/* Settings alone must not make an infinity: only a ban does. */
+static float clamp_finite(float x)
+{
+    return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+}
+
+static void add_biases(float *logits, size_t n, const struct logit_bias *biases, size_t n_biases)
+{
+    for (size_t i = 0; i < n_biases; i++) {
+        size_t id = (size_t)biases[i].id; /* a negative one is beyond n, too */
+        if (id < n && biases[i].bias > SAMPLER_BIAS_BAN)
+            logits[id] = clamp_finite(logits[id] + biases[i].bias);
     }
-    sampler->kernels->softmax(sampler->probs, n);
+}
+
+/* After everything that could bring one back. */
+static void ban(float *logits, size_t n, const struct logit_bias *biases, size_t n_biases)
+{
+    for (size_t i = 0; i < n_biases; i++) {
+        size_t id = (size_t)biases[i].id;
+        if (id < n && biases[i].bias <= SAMPLER_BIAS_BAN)
+            logits[id] = -INFINITY;
+    }
+}
+
+/* Once per distinct id: towards 0 when positive, away from it when negative (penalty above 1). */
+static void penalize_repetition(float *logits, uint32_t *counts, size_t n, const int32_t *ids,
+                                size_t n_ids, float penalty)
+{
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t id = (size_t)ids[i];
+        if (id >= n || counts[id]++ > 0)
+            continue;
+        float x = logits[id];
+        logits[id] = clamp_finite(x > 0 ? x / penalty : x * penalty);
+    }
+    for (size_t i = 0; i < n_ids; i++) {
+        if ((size_t)ids[i] < n)
+            counts[ids[i]] = 0;
+    }
+}
+
+static void penalize_answer(float *logits, uint32_t *counts, size_t n, const int32_t *ids,
+                            size_t n_ids, const struct sampler_options *o)
+{
+    for (size_t i = 0; i < n_ids; i++) {
+        if ((size_t)ids[i] < n)
+            counts[ids[i]]++;
+    }
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t id = (size_t)ids[i];
+        if (id >= n || counts[id] == 0)
+            continue;
+        float x = logits[id] - (float)counts[id] * o->frequency_penalty;
+        logits[id] = clamp_finite(x - o->presence_penalty);
+        counts[id] = 0;
+    }
+}
+
+/* A copy of the logits with biases and penalties. */
+static const float *adjust(struct sampler *s, const struct sampler_options *o, const float *logits,
+                           const int32_t *ids, size_t n_prompt, size_t n_ids)
+{
+    size_t n = s->n_valid;
+
+    memcpy(s->adjusted, logits, n * sizeof *logits);
+    add_biases(s->adjusted, n, o->biases, o->n_biases);
+    if (o->repetition_penalty != 1)
+        penalize_repetition(s->adjusted, s->counts, n, ids, n_ids, o->repetition_penalty);
+    if (n_ids > n_prompt && (o->presence_penalty != 0 || o->frequency_penalty != 0))
+        penalize_answer(s->adjusted, s->counts, n, ids + n_prompt, n_ids - n_prompt, o);
+    ban(s->adjusted, n, o->biases, o->n_biases);
+    return s->adjusted;
+}
+
+/* ---- the draw ---- */
+
+/* logits [n_valid]; max: the greatest, finite. u in [0, 1). */
+static int32_t draw(struct sampler *s, const struct sampler_options *o, const float *logits,
+                    float max, double u)
+{
+    size_t n = s->n_valid;
+    double sum = 0, seen = 0;
+
+    /* Probabilities over the whole vocabulary first: top-p and min-p speak of them. */
+    for (size_t i = 0; i < n; i++) {
+        s->probs[i] = (logits[i] - max) / o->temperature; /* at most 0: cannot overflow */
+        s->heap[i] = (struct candidate){logits[i], (int32_t)i};
+    }
+    s->kernels->softmax(s->probs, n);
     for (size_t i = n / 2; i-- > 0;)
-        sift_down(sampler->heap, n, i);
-    double u = (double)sampler_uniform(o->seed, o->choice, position), sum = 0, seen = 0;
+        sift_down(s->heap, n, i);
     if (o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0) { /* nothing is cut off */
         for (size_t i = 0; i < n; i++)
-            sum += (double)sampler->probs[i];
-        return walk(sampler, n, n, u * sum); /* only as deep as needed */
+            sum += (double)s->probs[i];
+        return walk(s, n, n, u * sum); /* only as deep as needed */
     }
-    size_t n_kept = keep(sampler, n, &sum);
+    size_t n_kept = keep(s, o, n, &sum);
     for (size_t i = 0; i < n_kept; i++) {
-        int32_t id = sampler->heap[n - 1 - i].id;
-        seen += (double)sampler->probs[id];
+        int32_t id = s->heap[n - 1 - i].id;
+        seen += (double)s->probs[id];
         if (u * sum < seen)
             return id;
     }
-    return sampler->heap[n - n_kept].id;
+    return s->heap[n - n_kept].id;
 }
 
-int32_t sampler_sample(struct sampler *sampler, const float *logits, size_t position)
+static int32_t sample(struct sampler *s, const struct sampler_options *o, const float *logits,
+                      const int32_t *ids, size_t n_prompt, size_t n_ids)
+{
+    const float *used = has_adjustments(o) ? adjust(s, o, logits, ids, n_prompt, n_ids) : logits;
+    int32_t best = sampler_argmax(used, s->n_valid);
+
+    if (!(used[best] >= -FLT_MAX)) /* every id is banned: then none is */
+        return sampler_argmax(logits, s->n_valid);
+    if (o->temperature == 0)
+        return best;
+    return draw(s, o, used, used[best], (double)sampler_uniform(o->seed, o->choice, n_ids));
+}
+
+int32_t sampler_sample(struct sampler *sampler, const struct sampler_options *options,
+                       const float *logits, const int32_t *ids, size_t n_prompt, size_t n_ids)
 {
     unsigned mode = fp_mode_enter(); /* the caller's rounding must not show in the token */
-    int32_t id = sample(sampler, logits, position);
+    int32_t id = sample(sampler, options, logits, ids, n_prompt, n_ids);
     fp_mode_leave(mode);
     return id;
 }

@@ -32,11 +32,11 @@ static void philox_known_answers(void **state)
     }
 }
 
-static struct sampler *make(struct sampler_options o, size_t n_vocab, size_t n_valid)
+static struct sampler *make(size_t n_vocab, size_t n_valid)
 {
     struct sampler *s = NULL;
     struct ferry_error err = {0};
-    if (sampler_create(&s, &o, n_vocab, n_valid, &kernels, &err) != FERRY_OK)
+    if (sampler_create(&s, n_vocab, n_valid, &kernels, &err) != FERRY_OK)
         fail_msg("%s", err.msg);
     return s;
 }
@@ -44,10 +44,12 @@ static struct sampler *make(struct sampler_options o, size_t n_vocab, size_t n_v
 static void greedy_takes_the_lowest_id_among_equals(void **state)
 {
     const float logits[5] = {1, 3, 3, 2, 9};
-    struct sampler *s = make((struct sampler_options){.top_p = 1}, 5, 4); /* id 4 is padding */
+    struct sampler *s = make(5, 4); /* id 4 is padding */
+    struct sampler_options o = SAMPLER_OPTIONS_INIT;
 
     (void)state;
-    assert_int_equal(sampler_sample(s, logits, 0), 1);
+    o.temperature = 0;
+    assert_int_equal(sampler_sample(s, &o, logits, NULL, 0, 0), 1);
     assert_int_equal(sampler_argmax(logits, 5), 4);
     sampler_destroy(s);
 }
@@ -55,18 +57,20 @@ static void greedy_takes_the_lowest_id_among_equals(void **state)
 static void same_seed_same_token_wherever(void **state)
 {
     float logits[97];
-    struct sampler_options o = {.temperature = 0.8f, .top_p = 0.9f, .seed = 42};
-    struct sampler *a = make(o, 97, 97), *b = make(o, 97, 97);
+    struct sampler_options o = {
+        .temperature = 0.8f, .top_p = 0.9f, .repetition_penalty = 1, .seed = 42};
+    struct sampler *a = make(97, 97), *b = make(97, 97);
     int n_differ = 0;
 
     (void)state;
     for (int i = 0; i < 97; i++)
         logits[i] = (float)((i * 37) % 11) / 3;
     for (size_t p = 0; p < 200; p++) {
-        int32_t first = sampler_sample(a, logits, p);
-        assert_int_equal(first, sampler_sample(b, logits, p));
-        assert_int_equal(first, sampler_sample(a, logits, p)); /* asking twice changes nothing */
-        n_differ += first != sampler_sample(a, logits, p + 1);
+        int32_t first = sampler_sample(a, &o, logits, NULL, 0, p);
+        assert_int_equal(first, sampler_sample(b, &o, logits, NULL, 0, p));
+        assert_int_equal(
+            first, sampler_sample(a, &o, logits, NULL, 0, p)); /* asking twice changes nothing */
+        n_differ += first != sampler_sample(a, &o, logits, NULL, 0, p + 1);
     }
     assert_true(n_differ > 100);
     sampler_destroy(a);
@@ -78,11 +82,11 @@ static void check_frequencies(struct sampler_options o, const double *wanted, si
                               const float *logits)
 {
     enum { DRAWS = 40000 };
-    struct sampler *s = make(o, n, n);
+    struct sampler *s = make(n, n);
     size_t counts[8] = {0};
 
     for (size_t p = 0; p < DRAWS; p++)
-        counts[sampler_sample(s, logits, p)]++;
+        counts[sampler_sample(s, &o, logits, NULL, 0, p)]++;
     for (size_t i = 0; i < n; i++) {
         double bound = 5 * sqrt(wanted[i] * (1 - wanted[i]) / DRAWS); /* five standard deviations */
         if (fabs((double)counts[i] / DRAWS - wanted[i]) > bound)
@@ -98,32 +102,38 @@ static void frequencies_follow_probabilities(void **state)
                  three[4] = {0, 4.0 / 9, 2.0 / 9, 3.0 / 9};
 
     (void)state;
-    check_frequencies((struct sampler_options){.temperature = 1, .top_p = 1, .seed = 1}, all, 4,
-                      logits);
-    check_frequencies((struct sampler_options){.temperature = 1, .top_p = 1, .top_k = 2, .seed = 2},
-                      two, 4, logits);
-    check_frequencies((struct sampler_options){.temperature = 1, .top_p = 0.65f, .seed = 3}, two, 4,
-                      logits);
     check_frequencies(
-        (struct sampler_options){.temperature = 1, .top_p = 1, .min_p = 0.45f, .seed = 4}, three, 4,
-        logits);
+        (struct sampler_options){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 1},
+        all, 4, logits);
+    check_frequencies(
+        (struct sampler_options){
+            .temperature = 1, .top_p = 1, .top_k = 2, .repetition_penalty = 1, .seed = 2},
+        two, 4, logits);
+    check_frequencies(
+        (struct sampler_options){
+            .temperature = 1, .top_p = 0.65f, .repetition_penalty = 1, .seed = 3},
+        two, 4, logits);
+    check_frequencies(
+        (struct sampler_options){
+            .temperature = 1, .top_p = 1, .min_p = 0.45f, .repetition_penalty = 1, .seed = 4},
+        three, 4, logits);
 }
 
 static void choices_differ(void **state)
 {
     float logits[64] = {0};
-    struct sampler_options o = {.temperature = 1, .top_p = 1, .seed = 9};
-    struct sampler *a = make(o, 64, 64);
-    o.choice = 1;
-    struct sampler *b = make(o, 64, 64);
+    struct sampler_options o = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 9};
+    struct sampler *a = make(64, 64);
+    struct sampler_options other = o;
     int n_differ = 0;
 
     (void)state;
+    other.choice = 1;
     for (size_t p = 0; p < 100; p++)
-        n_differ += sampler_sample(a, logits, p) != sampler_sample(b, logits, p);
+        n_differ += sampler_sample(a, &o, logits, NULL, 0, p) !=
+                    sampler_sample(a, &other, logits, NULL, 0, p);
     assert_true(n_differ > 80);
     sampler_destroy(a);
-    sampler_destroy(b);
 }
 
 static void settings_are_checked(void **state)
@@ -132,7 +142,7 @@ static void settings_are_checked(void **state)
         {.temperature = -1, .top_p = 1},
         {.temperature = NAN, .top_p = 1},
         {.temperature = INFINITY, .top_p = 1},
-        {.temperature = 1, .top_p = 0},
+        {.temperature = 1, .top_p = -0.1f},
         {.temperature = 1, .top_p = 1.5f},
         {.temperature = 1, .top_p = NAN},
         {.temperature = 1, .top_p = 1, .min_p = -0.1f},
@@ -141,10 +151,8 @@ static void settings_are_checked(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        struct sampler *s = NULL;
         struct ferry_error err = {0};
-        assert_int_equal(sampler_create(&s, &bad[i], 4, 4, &kernels, &err), FERRY_ERR_ARG);
-        assert_null(s);
+        assert_int_equal(sampler_options_check(&bad[i], 4, &err), FERRY_ERR_ARG);
         assert_true(err.msg[0] != 0);
     }
 }
