@@ -15,19 +15,22 @@ struct sequence {
     bool open;
     size_t n_tokens;
     size_t n_pages;
-    unsigned char **pages; /* [pages_max] */
+    size_t n_published;     /* full pages from the start that are published */
+    struct page **pages;    /* [pages_max] */
+    unsigned char **memory; /* [pages_max] of the same pages, as the model wants them */
 };
 
 struct engine {
     struct model *model;
     size_t context, n_sequences, pages_max;
-    struct kv_pool *pool;
-    struct sequence *sequences;  /* [n_sequences] */
-    unsigned char **page_tables; /* [n_sequences, pages_max] */
-    float *logits;               /* [step_logits, n_vocab] */
-    struct model_run *runs;      /* [n_sequences] */
-    size_t *fed;                 /* [n_sequences] tokens of each feed that are done */
-    size_t *run_feed;            /* [n_sequences] which feed a run belongs to */
+    struct page_cache *cache;
+    struct sequence *sequences; /* [n_sequences] */
+    struct page **pages;        /* [n_sequences, pages_max] */
+    unsigned char **memory;     /* [n_sequences, pages_max] */
+    float *logits;              /* [step_logits, n_vocab] */
+    struct model_run *runs;     /* [n_sequences] */
+    size_t *fed;                /* [n_sequences] tokens of each feed that are done */
+    size_t *run_feed;           /* [n_sequences] which feed a run belongs to */
 };
 
 size_t engine_logit_rows(size_t step_tokens, size_t n_vocab)
@@ -75,24 +78,27 @@ enum ferry_status engine_create(struct engine **ret_engine, struct model *model,
     e->n_sequences = n;
     e->pages_max = pages_of(options->context);
     e->sequences = mem_array(n, sizeof *e->sequences);
-    e->page_tables = mem_array(n * e->pages_max, sizeof *e->page_tables);
+    e->pages = mem_array(n * e->pages_max, sizeof(struct page *));
+    e->memory = mem_array(n * e->pages_max, sizeof(unsigned char *));
     e->logits = mem_array(n_logits * model_config(model)->n_vocab, sizeof *e->logits);
     e->runs = mem_array(n, sizeof *e->runs);
     e->fed = mem_array(n, sizeof *e->fed);
     e->run_feed = mem_array(n, sizeof *e->run_feed);
     enum ferry_status st = FERRY_OK;
-    if (e->sequences == NULL || e->page_tables == NULL || e->logits == NULL || e->runs == NULL ||
-        e->fed == NULL || e->run_feed == NULL)
+    if (e->sequences == NULL || e->pages == NULL || e->memory == NULL || e->logits == NULL ||
+        e->runs == NULL || e->fed == NULL || e->run_feed == NULL)
         st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "engine: no memory for %zu sequences", n);
     if (st == FERRY_OK)
-        st = kv_pool_create(&e->pool, model_config(model), model_options(model)->kv_dtype,
-                            n_pages_of(options), err);
+        st = page_cache_create(&e->cache, model_config(model), model_options(model)->kv_dtype,
+                               n_pages_of(options), err);
     if (st != FERRY_OK) {
         engine_destroy(e);
         return st;
     }
-    for (size_t i = 0; i < n; i++)
-        e->sequences[i].pages = e->page_tables + i * e->pages_max;
+    for (size_t i = 0; i < n; i++) {
+        e->sequences[i].pages = e->pages + i * e->pages_max;
+        e->sequences[i].memory = e->memory + i * e->pages_max;
+    }
     *ret_engine = e;
     return FERRY_OK;
 }
@@ -101,9 +107,10 @@ void engine_destroy(struct engine *engine)
 {
     if (engine == NULL)
         return;
-    kv_pool_destroy(engine->pool);
+    page_cache_destroy(engine->cache);
     mem_free(engine->sequences);
-    mem_free(engine->page_tables);
+    mem_free(engine->pages);
+    mem_free(engine->memory);
     mem_free(engine->logits);
     mem_free(engine->runs);
     mem_free(engine->fed);
@@ -119,6 +126,21 @@ struct model *engine_model(struct engine *engine)
 size_t engine_context(const struct engine *engine)
 {
     return engine->context;
+}
+
+size_t engine_n_sequences(const struct engine *engine)
+{
+    return engine->n_sequences;
+}
+
+size_t engine_n_pages(const struct engine *engine)
+{
+    return page_cache_n_pages(engine->cache);
+}
+
+size_t engine_n_pages_available(const struct engine *engine)
+{
+    return page_cache_n_available(engine->cache);
 }
 
 enum ferry_status sequence_open(struct engine *engine, struct sequence **ret_sequence,
@@ -140,8 +162,9 @@ void sequence_truncate(struct engine *engine, struct sequence *sequence, size_t 
 {
     FERRY_ASSERT(n <= sequence->n_tokens);
     sequence->n_tokens = n;
+    sequence->n_published = min_size(sequence->n_published, n / KERNEL_KV_CHUNK);
     while (sequence->n_pages > pages_of(n))
-        kv_pool_put(engine->pool, sequence->pages[--sequence->n_pages]);
+        page_put(engine->cache, sequence->pages[--sequence->n_pages]);
 }
 
 void sequence_close(struct engine *engine, struct sequence *sequence)
@@ -157,17 +180,69 @@ size_t sequence_n_tokens(const struct sequence *sequence)
     return sequence->n_tokens;
 }
 
-static enum ferry_status reserve_pages(struct engine *engine, struct sequence *s, size_t n_tokens,
-                                       struct ferry_error *err)
+size_t sequence_attach(struct engine *engine, struct sequence *sequence,
+                       const unsigned char key[PAGE_KEY_BYTES], const int32_t *ids, size_t n_ids)
 {
-    while (s->n_pages < pages_of(n_tokens)) {
-        unsigned char *page = kv_pool_get(engine->pool);
+    FERRY_ASSERT(sequence->n_tokens == 0 && sequence->n_pages == 0);
+    size_t n = page_match(engine->cache, key, ids, n_ids, sequence->pages);
+    sequence->n_tokens = n;
+    sequence->n_pages = pages_of(n);
+    sequence->n_published = n / KERNEL_KV_CHUNK;
+    for (size_t i = 0; i < sequence->n_pages; i++)
+        sequence->memory[i] = page_data(sequence->pages[i]);
+    return n;
+}
+
+void sequence_publish(struct engine *engine, struct sequence *sequence,
+                      const unsigned char key[PAGE_KEY_BYTES], const int32_t *ids)
+{
+    for (; sequence->n_published < sequence->n_tokens / KERNEL_KV_CHUNK; sequence->n_published++) {
+        size_t i = sequence->n_published;
+        struct page *page = page_publish(engine->cache, i > 0 ? sequence->pages[i - 1] : NULL, key,
+                                         ids + i * KERNEL_KV_CHUNK, sequence->pages[i]);
+        sequence->pages[i] = page;
+        sequence->memory[i] = page_data(page);
+    }
+}
+
+static enum ferry_status no_page(const struct engine *engine, const struct sequence *s,
+                                 struct ferry_error *err)
+{
+    return FERRY_FAIL(err, FERRY_ERR_NOMEM,
+                      "engine: no free KV page for position %zu: all %zu are in use", s->n_tokens,
+                      page_cache_n_pages(engine->cache));
+}
+
+enum ferry_status sequence_reserve(struct engine *engine, struct sequence *sequence, size_t n_more,
+                                   struct ferry_error *err)
+{
+    size_t last = sequence->n_tokens / KERNEL_KV_CHUNK;
+    struct page *page;
+
+    if (n_more > 0 && last < sequence->n_pages) { /* it will be written: nobody else may see it */
+        page = page_own(engine->cache, sequence->pages[last]);
         if (page == NULL)
-            return FERRY_FAIL(err, FERRY_ERR_NOMEM, "engine: no free KV page for position %zu",
-                              s->n_tokens);
-        s->pages[s->n_pages++] = page;
+            return no_page(engine, sequence, err);
+        sequence->pages[last] = page;
+        sequence->memory[last] = page_data(page);
+    }
+    while (sequence->n_pages < pages_of(sequence->n_tokens + n_more)) {
+        page = page_take(engine->cache);
+        if (page == NULL)
+            return no_page(engine, sequence, err);
+        sequence->pages[sequence->n_pages] = page;
+        sequence->memory[sequence->n_pages++] = page_data(page);
     }
     return FERRY_OK;
+}
+
+size_t sequence_room(const struct sequence *sequence)
+{
+    size_t last = sequence->n_tokens / KERNEL_KV_CHUNK;
+
+    if (last < sequence->n_pages && page_is_published(sequence->pages[last]))
+        return 0;
+    return sequence->n_pages * KERNEL_KV_CHUNK - sequence->n_tokens;
 }
 
 static enum ferry_status check_feeds(const struct engine *engine, const struct engine_feed *feeds,
@@ -220,7 +295,7 @@ static size_t plan_step(struct engine *engine, const struct engine_feed *feeds, 
         engine->runs[n_runs] = (struct model_run){.ids = feeds[i].ids + done,
                                                   .n_tokens = n,
                                                   .first_position = feeds[i].sequence->n_tokens,
-                                                  .pages = feeds[i].sequence->pages,
+                                                  .pages = feeds[i].sequence->memory,
                                                   .n_logits = rows};
         engine->run_feed[n_runs++] = i;
         tokens_left -= n;
@@ -249,6 +324,22 @@ static enum ferry_status finish_step(struct engine *engine, const struct engine_
     return st;
 }
 
+static enum ferry_status run_step(struct engine *engine, const struct engine_feed *feeds,
+                                  size_t n_runs, engine_logits_fn *on_logits, void *arg,
+                                  struct ferry_error *err)
+{
+    enum ferry_status st = FERRY_OK;
+
+    for (size_t r = 0; r < n_runs && st == FERRY_OK; r++)
+        st = sequence_reserve(engine, feeds[engine->run_feed[r]].sequence, engine->runs[r].n_tokens,
+                              err);
+    if (st == FERRY_OK)
+        st = model_step(engine->model, engine->runs, n_runs, engine->logits, err);
+    if (st == FERRY_OK)
+        st = finish_step(engine, feeds, n_runs, on_logits, arg);
+    return st;
+}
+
 enum ferry_status engine_feed(struct engine *engine, const struct engine_feed *feeds,
                               size_t n_feeds, engine_logits_fn *on_logits, void *arg,
                               struct ferry_error *err)
@@ -260,13 +351,32 @@ enum ferry_status engine_feed(struct engine *engine, const struct engine_feed *f
         size_t n_runs = plan_step(engine, feeds, n_feeds);
         if (n_runs == 0)
             return FERRY_OK;
-        for (size_t r = 0; r < n_runs && st == FERRY_OK; r++)
-            st = reserve_pages(engine, feeds[engine->run_feed[r]].sequence,
-                               engine->runs[r].first_position + engine->runs[r].n_tokens, err);
-        if (st == FERRY_OK)
-            st = model_step(engine->model, engine->runs, n_runs, engine->logits, err);
-        if (st == FERRY_OK)
-            st = finish_step(engine, feeds, n_runs, on_logits, arg);
+        st = run_step(engine, feeds, n_runs, on_logits, arg, err);
     }
     return st;
+}
+
+enum ferry_status engine_step(struct engine *engine, const struct engine_feed *feeds,
+                              size_t n_feeds, engine_logits_fn *on_logits, void *arg,
+                              struct ferry_error *err)
+{
+    enum ferry_status st = check_feeds(engine, feeds, n_feeds, err);
+    size_t n_tokens = 0, n_logits = 0;
+
+    for (size_t i = 0; i < n_feeds && st == FERRY_OK; i++) {
+        const struct engine_feed *feed = &feeds[i];
+        n_tokens += feed->n_tokens;
+        n_logits += feed->n_logits;
+        engine->fed[i] = 0;
+        engine->run_feed[i] = i;
+        engine->runs[i] = (struct model_run){.ids = feed->ids,
+                                             .n_tokens = feed->n_tokens,
+                                             .first_position = feed->sequence->n_tokens,
+                                             .pages = feed->sequence->memory,
+                                             .n_logits = feed->n_logits};
+    }
+    FERRY_ASSERT(n_tokens <= model_options(engine->model)->step_tokens);
+    FERRY_ASSERT(n_logits <= model_options(engine->model)->step_logits);
+    return st == FERRY_OK && n_feeds > 0 ? run_step(engine, feeds, n_feeds, on_logits, arg, err)
+                                         : st;
 }

@@ -1,11 +1,11 @@
-/* Sequences over a model: who owns which KV pages, how prompts are cut into steps, which tokens are
- * stepped together.
+/* Sequences over a model: their KV pages, and steps over several of them.
  *
  * Why here: everything above (the command line, later the server) speaks of sequences and tokens,
  * not of steps and pages. It must not know HTTP or text. One owning thread. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
+#include "engine/pages.h"
 #include "ferry/status.h"
 #include "model/model.h"
 
@@ -47,6 +47,28 @@ size_t sequence_n_tokens(const struct sequence *sequence);
 /* Forgets all tokens from position n on (n <= sequence_n_tokens). */
 void sequence_truncate(struct engine *engine, struct sequence *sequence, size_t n);
 
+/* Takes over what earlier sequences published of ids [n_ids] under `key`; the sequence is empty.
+ * Returns how many tokens it has now. */
+size_t sequence_attach(struct engine *engine, struct sequence *sequence,
+                       const unsigned char key[PAGE_KEY_BYTES], const int32_t *ids, size_t n_ids);
+
+/* Lets later sequences with the same key find the full pages of this one; ids: all its tokens.
+ * Cheap when there is nothing new. */
+void sequence_publish(struct engine *engine, struct sequence *sequence,
+                      const unsigned char key[PAGE_KEY_BYTES], const int32_t *ids);
+
+/* Pages for n_more tokens; engine_step and engine_feed call it, the scheduler calls it first to see
+ * whether a step will have room. FERRY_ERR_NOMEM: every page is in use. */
+enum ferry_status sequence_reserve(struct engine *engine, struct sequence *sequence, size_t n_more,
+                                   struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Tokens that fit into the pages it has and may write. */
+size_t sequence_room(const struct sequence *sequence);
+
+/* Pages in all, and those that sequence_reserve can still get. */
+size_t engine_n_pages(const struct engine *engine);
+size_t engine_n_pages_available(const struct engine *engine);
+
 /* Tokens to add to one sequence. */
 struct engine_feed {
     struct sequence *sequence;
@@ -68,7 +90,16 @@ enum ferry_status engine_feed(struct engine *engine, const struct engine_feed *f
                               size_t n_feeds, engine_logits_fn *on_logits, void *arg,
                               struct ferry_error *err) FERRY_MUST_CHECK;
 
+/* Exactly one step over all feeds: at most step_tokens tokens and step_logits rows in all. On an
+ * error no sequence has changed. Otherwise as engine_feed. */
+enum ferry_status engine_step(struct engine *engine, const struct engine_feed *feeds,
+                              size_t n_feeds, engine_logits_fn *on_logits, void *arg,
+                              struct ferry_error *err) FERRY_MUST_CHECK;
+
 struct model *engine_model(struct engine *engine);
+
+/* Sequences at a time. */
+size_t engine_n_sequences(const struct engine *engine);
 
 /* Tokens that one sequence may hold. */
 size_t engine_context(const struct engine *engine);

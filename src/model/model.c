@@ -282,6 +282,11 @@ const struct exchange_ledger *model_ledger(const struct model *model)
     return exchange_ledger(model->exchange);
 }
 
+struct device *model_device(const struct model *model)
+{
+    return model->device;
+}
+
 const struct model_options *model_options(const struct model *model)
 {
     return &model->options;

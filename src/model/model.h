@@ -56,6 +56,7 @@ const struct model_config *model_config(const struct model *model);
 const struct model_plan *model_plan(const struct model *model);
 const struct exchange_ledger *model_ledger(const struct model *model);
 const struct model_options *model_options(const struct model *model);
+struct device *model_device(const struct model *model);
 
 /* The numerics string (docs/numerics.md): answers are comparable bit for bit within one. Borrowed.
  */

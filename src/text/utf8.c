@@ -172,3 +172,8 @@ bool text_stream_stopped(const struct text_stream *stream)
 {
     return stream->stopped;
 }
+
+size_t text_stream_held(const struct text_stream *stream)
+{
+    return stream->held.size - stream->given + stream->tail_size;
+}

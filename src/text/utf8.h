@@ -44,4 +44,7 @@ enum ferry_status text_stream_finish(struct text_stream *stream, const char **re
 
 bool text_stream_stopped(const struct text_stream *stream);
 
+/* Bytes that were taken and are kept back. */
+size_t text_stream_held(const struct text_stream *stream);
+
 #endif

@@ -1,0 +1,763 @@
+/* Queue, admission, steps. See scheduler.h; what becomes of a token is in request.c.
+ *
+ * A choice's ids are its truth; its sequence is a cache of their K and V. So a choice can lose its
+ * sequence at any time (preemption) and gets the same answer after its ids were fed again. */
+#include "engine/scheduler.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "engine/request.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    DEFAULT_WAITING = 256,
+    DEFAULT_WAITING_TOKENS = 1 << 20,
+    STEP_MS = 500,
+    PREFILL_MS = 2000,
+    FIRST_CHUNK = 64, /* prompt tokens of a step before anything was measured */
+    CHUNK_MIN = 16,   /* however slow: below that a prompt reads all weights for next to nothing */
+};
+
+struct scheduler {
+    struct engine *engine;
+    const struct tokenizer *tokenizer;
+    struct scheduler_options options;
+    struct engine_metrics metrics; /* all NULL: nobody counts */
+    struct sampler *sampler;
+    size_t max_ids, n_slots;
+
+    /* Owner's. */
+    struct choice *first, *last; /* the queue */
+    struct choice **running;     /* [n_slots] in order of admission */
+    size_t n_running;
+    struct engine_feed *feeds; /* [n_slots] */
+    struct choice **fed;       /* [n_slots] whose feed it is */
+    double decode_ns;          /* of a step without prompts, smoothed; 0: not measured */
+    double prompt_token_ns;    /* that one prompt token adds to a step, smoothed */
+
+    /* Guards inbox and inbox_last; the condition tells `woken`. Taken with nothing else. */
+    pthread_mutex_t mutex;
+    pthread_cond_t condition;
+    struct request *inbox, *inbox_last;
+    bool woken;
+
+    /* For scheduler_view and for the limits: each alone, relaxed. */
+    atomic_size_t n_waiting, n_waiting_tokens, n_running_view, n_pages_used;
+    _Atomic uint64_t heartbeat_ns, n_steps;
+};
+
+enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engine *engine,
+                                   const struct tokenizer *tokenizer,
+                                   const struct scheduler_options *options, struct ferry_error *err)
+{
+    struct model *model = engine_model(engine);
+    struct scheduler *s = mem_zero(sizeof *s);
+    pthread_condattr_t attr;
+
+    if (s == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "scheduler: no memory");
+    s->engine = engine;
+    s->tokenizer = tokenizer;
+    s->options = *options;
+    if (s->options.max_waiting == 0)
+        s->options.max_waiting = DEFAULT_WAITING;
+    if (s->options.max_waiting_tokens == 0)
+        s->options.max_waiting_tokens = DEFAULT_WAITING_TOKENS;
+    if (s->options.step_target_ns == 0)
+        s->options.step_target_ns = STEP_MS * UINT64_C(1000000);
+    if (s->options.prefill_target_ns == 0)
+        s->options.prefill_target_ns = PREFILL_MS * UINT64_C(1000000);
+    if (options->metrics != NULL)
+        s->metrics = *options->metrics;
+    s->n_slots = min_size(engine_n_sequences(engine), model_options(model)->step_tokens);
+    s->n_slots = min_size(s->n_slots, model_options(model)->step_logits);
+    s->max_ids = min_size(engine_context(engine), engine_n_pages(engine) * KERNEL_KV_CHUNK);
+    s->running = mem_array(s->n_slots, sizeof(struct choice *));
+    s->fed = mem_array(s->n_slots, sizeof(struct choice *));
+    s->feeds = mem_array(s->n_slots, sizeof *s->feeds);
+    (void)pthread_mutex_init(&s->mutex, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&s->condition, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    atomic_store(&s->heartbeat_ns, clock_now_ns());
+    enum ferry_status st = FERRY_OK;
+    if (s->running == NULL || s->fed == NULL || s->feeds == NULL)
+        st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "scheduler: no memory for %zu sequences", s->n_slots);
+    if (st == FERRY_OK)
+        st = sampler_create(&s->sampler, model_config(model)->n_vocab,
+                            tokenizer != NULL ? tokenizer_n_vocab(tokenizer) : 0,
+                            device_kernels(model_device(model)), err);
+    if (st != FERRY_OK) {
+        scheduler_destroy(s);
+        return st;
+    }
+    *ret_scheduler = s;
+    return FERRY_OK;
+}
+
+/* ---- from any thread ---- */
+
+enum ferry_status request_create(struct request **ret_request, struct scheduler *scheduler,
+                                 const struct request_options *options, struct ferry_error *err)
+{
+    const struct model_config *config = model_config(engine_model(scheduler->engine));
+    struct request *r = NULL;
+    enum ferry_status st = request_check(options, config, scheduler->max_ids,
+                                         sampler_n_valid(scheduler->sampler), err);
+
+    if (st != FERRY_OK)
+        return st;
+    r = mem_zero(sizeof *r);
+    if (r == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "request: no memory");
+    r->scheduler = scheduler;
+    st = request_init(r, options, scheduler->max_ids, err);
+    if (st != FERRY_OK) {
+        request_destroy(r);
+        return st;
+    }
+    *ret_request = r;
+    return FERRY_OK;
+}
+
+void scheduler_wake(struct scheduler *scheduler)
+{
+    (void)pthread_mutex_lock(&scheduler->mutex);
+    scheduler->woken = true;
+    (void)pthread_cond_signal(&scheduler->condition);
+    (void)pthread_mutex_unlock(&scheduler->mutex);
+}
+
+enum ferry_status scheduler_submit(struct scheduler *scheduler, struct request *request,
+                                   struct ferry_error *err)
+{
+    struct scheduler *s = scheduler;
+    enum ferry_status st = FERRY_OK;
+
+    (void)pthread_mutex_lock(&s->mutex);
+    size_t n = atomic_load(&s->n_waiting), n_tokens = atomic_load(&s->n_waiting_tokens);
+    if (n > 0 && (n + request->n_choices > s->options.max_waiting ||
+                  n_tokens + request->n_prompt > s->options.max_waiting_tokens)) {
+        st = FERRY_FAIL(err, FERRY_AGAIN,
+                        "the queue is full: %zu answers with %zu prompt tokens wait (limits %zu "
+                        "and %zu); try again later",
+                        n, n_tokens, s->options.max_waiting, s->options.max_waiting_tokens);
+    } else {
+        request->usage.submit_ns = clock_now_ns();
+        request->n_waiting_tokens = request->n_prompt;
+        request->next = NULL;
+        if (s->inbox_last != NULL)
+            s->inbox_last->next = request;
+        else
+            s->inbox = request;
+        s->inbox_last = request;
+        atomic_fetch_add(&s->n_waiting, request->n_choices);
+        atomic_fetch_add(&s->n_waiting_tokens, request->n_waiting_tokens);
+        s->woken = true;
+        (void)pthread_cond_signal(&s->condition);
+    }
+    (void)pthread_mutex_unlock(&s->mutex);
+    return st;
+}
+
+void request_cancel(struct request *request)
+{
+    atomic_store(&request->cancelled, true);
+    scheduler_wake(request->scheduler);
+}
+
+void request_hold(struct request *request, bool hold)
+{
+    atomic_store(&request->hold, hold);
+    if (!hold)
+        scheduler_wake(request->scheduler);
+}
+
+void scheduler_wait(struct scheduler *scheduler, uint64_t timeout_ns)
+{
+    uint64_t until = clock_now_ns() + timeout_ns;
+    struct timespec t = {(time_t)(until / UINT64_C(1000000000)),
+                         (long)(until % UINT64_C(1000000000))};
+
+    (void)pthread_mutex_lock(&scheduler->mutex);
+    while (!scheduler->woken &&
+           pthread_cond_timedwait(&scheduler->condition, &scheduler->mutex, &t) == 0)
+        ;
+    scheduler->woken = false;
+    (void)pthread_mutex_unlock(&scheduler->mutex);
+}
+
+void scheduler_view(const struct scheduler *scheduler, struct scheduler_view *ret_view)
+{
+    *ret_view = (struct scheduler_view){
+        .n_waiting = atomic_load(&scheduler->n_waiting),
+        .n_running = atomic_load(&scheduler->n_running_view),
+        .n_waiting_tokens = atomic_load(&scheduler->n_waiting_tokens),
+        .n_pages = engine_n_pages(scheduler->engine),
+        .n_pages_used = atomic_load(&scheduler->n_pages_used),
+        .heartbeat_ns = atomic_load(&scheduler->heartbeat_ns),
+        .n_steps = atomic_load(&scheduler->n_steps),
+    };
+}
+
+/* ---- the queue ---- */
+
+static void queue_push_back(struct scheduler *s, struct choice *c)
+{
+    c->next = NULL;
+    if (s->last != NULL)
+        s->last->next = c;
+    else
+        s->first = c;
+    s->last = c;
+}
+
+static void queue_push_front(struct scheduler *s, struct choice *c)
+{
+    c->next = s->first;
+    s->first = c;
+    if (s->last == NULL)
+        s->last = c;
+}
+
+/* Takes out the choice behind `before` (NULL: the first). */
+static struct choice *queue_take(struct scheduler *s, struct choice *before)
+{
+    struct choice *c = before != NULL ? before->next : s->first;
+
+    if (before != NULL)
+        before->next = c->next;
+    else
+        s->first = c->next;
+    if (s->last == c)
+        s->last = before;
+    c->next = NULL;
+    return c;
+}
+
+/* The limits count what has not been admitted yet; a preempted choice is exempt. */
+static void leave_account(struct scheduler *s, struct choice *c)
+{
+    struct request *r = c->request;
+
+    if (c->counted)
+        return;
+    c->counted = true;
+    atomic_fetch_sub(&s->n_waiting, 1);
+    if (c->index == 0) {
+        atomic_fetch_sub(&s->n_waiting_tokens, r->n_waiting_tokens);
+        r->n_waiting_tokens = 0;
+    }
+}
+
+static void take_inbox(struct scheduler *s)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    struct request *r = s->inbox;
+    s->inbox = s->inbox_last = NULL;
+    (void)pthread_mutex_unlock(&s->mutex);
+    for (; r != NULL; r = r->next) {
+        for (size_t i = 0; i < r->n_choices; i++)
+            queue_push_back(s, &r->choices[i]);
+    }
+}
+
+/* ---- the end of a choice ---- */
+
+static double seconds(uint64_t from_ns, uint64_t to_ns)
+{
+    return to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-9 : 0;
+}
+
+/* Of a request whose last choice is about to end. */
+static void count_request(struct scheduler *s, const struct request *r)
+{
+    const struct request_usage *u = &r->usage;
+    uint64_t now = clock_now_ns();
+
+    metric_observe(s->metrics.e2e_seconds, seconds(u->submit_ns, now));
+    metric_observe(s->metrics.request_prompt_tokens, (double)u->prompt_tokens);
+    metric_observe(s->metrics.request_generation_tokens, (double)u->completion_tokens);
+    if (u->first_token_ns == 0)
+        return;
+    metric_observe(s->metrics.decode_seconds, seconds(u->first_token_ns, now));
+    metric_observe(s->metrics.inference_seconds, seconds(u->start_ns, now));
+}
+
+static void count_finish(struct scheduler *s, enum request_finish finish)
+{
+    struct metric *const by_finish[] = {s->metrics.finished_stop, s->metrics.finished_length,
+                                        s->metrics.finished_cancelled, s->metrics.finished_error};
+
+    metric_add(by_finish[finish], 1);
+}
+
+/* The choice is in no list any more. Its request may be gone afterwards. */
+static void finish(struct scheduler *s, struct choice *c, enum request_finish how,
+                   const struct ferry_error *error)
+{
+    leave_account(s, c);
+    count_finish(s, how);
+    if (c->request->n_done + 1 == c->request->n_choices)
+        count_request(s, c->request);
+    choice_finish(c, how, error);
+}
+
+/* Takes running[i] out, with its sequence. */
+static struct choice *stop_running(struct scheduler *s, size_t i)
+{
+    struct choice *c = s->running[i];
+
+    sequence_close(s->engine, c->sequence);
+    c->sequence = NULL;
+    s->n_running--;
+    memmove(&s->running[i], &s->running[i + 1], (s->n_running - i) * sizeof(struct choice *));
+    return c;
+}
+
+static size_t index_of(const struct scheduler *s, const struct choice *c)
+{
+    size_t i = 0;
+
+    while (s->running[i] != c)
+        i++;
+    return i;
+}
+
+static void end_running(struct scheduler *s, struct choice *c, enum request_finish how,
+                        const struct ferry_error *error)
+{
+    finish(s, stop_running(s, index_of(s, c)), how, error);
+}
+
+/* Ends what was cancelled, and what has waited too long. Returns whether it ended anything. */
+static bool reap(struct scheduler *s)
+{
+    struct choice *before = NULL, *c;
+    uint64_t now = clock_now_ns();
+    bool any = false;
+
+    for (size_t i = s->n_running; i-- > 0;) {
+        if (!atomic_load(&s->running[i]->request->cancelled))
+            continue;
+        finish(s, stop_running(s, i), REQUEST_FINISH_CANCELLED, NULL);
+        any = true;
+    }
+    while ((c = before != NULL ? before->next : s->first) != NULL) {
+        const struct request *r = c->request;
+        bool late = !c->counted && r->options.start_by_ns > 0 && now > r->options.start_by_ns;
+        if (!late && !atomic_load(&r->cancelled)) {
+            before = c;
+            continue;
+        }
+        struct ferry_error err = {0};
+        if (late)
+            (void)FERRY_FAIL(&err, FERRY_ERR_TIMEOUT,
+                             "the request waited %.1f s for a free sequence and none came; try "
+                             "again later",
+                             seconds(r->usage.submit_ns, now));
+        finish(s, queue_take(s, before), late ? REQUEST_FINISH_ERROR : REQUEST_FINISH_CANCELLED,
+               &err);
+        any = true;
+    }
+    return any;
+}
+
+/* ---- admission ---- */
+
+/* The other choices of a request wait for the first one's prefill, whose pages they take over. */
+static bool waits_for_sibling(const struct choice *c)
+{
+    const struct choice *leader = &c->request->choices[0];
+
+    return c != leader && leader->state != CHOICE_DONE && leader->n_ids == c->request->n_prompt;
+}
+
+static size_t pages_for(size_t n_tokens)
+{
+    return div_up(n_tokens, KERNEL_KV_CHUNK);
+}
+
+/* Gives the choice a sequence with what the prefix cache has. False: not enough pages; as it was.
+ */
+static bool start(struct scheduler *s, struct choice *c)
+{
+    struct request *r = c->request;
+    struct ferry_error err;
+    size_t cached = 0;
+
+    if (sequence_open(s->engine, &c->sequence, &err) != FERRY_OK)
+        return false;
+    if (!s->options.no_prefix_cache) /* the last token is always fed: its logits are wanted */
+        cached =
+            sequence_attach(s->engine, c->sequence, r->options.cache_key, c->ids, c->n_ids - 1);
+    /* One page for every other sequence, so that this one is not preempted at once. A page of which
+     * only the beginning fits will be copied. */
+    size_t need =
+        pages_for(c->n_ids + 1) - cached / KERNEL_KV_CHUNK + (s->n_running > 0 ? s->n_running : 0);
+    if (s->n_running > 0 && need > engine_n_pages_available(s->engine)) {
+        sequence_close(s->engine, c->sequence);
+        c->sequence = NULL;
+        return false;
+    }
+    c->state = CHOICE_RUNNING;
+    if (!c->counted) {
+        if (r->usage.start_ns == 0) {
+            r->usage.start_ns = clock_now_ns();
+            metric_observe(s->metrics.queue_seconds,
+                           seconds(r->usage.submit_ns, r->usage.start_ns));
+        }
+        if (c->index == 0)
+            r->usage.cached_tokens = cached;
+        metric_add(s->metrics.prefix_queried_tokens, r->n_prompt);
+        metric_add(s->metrics.prefix_hit_tokens, cached);
+        metric_add(s->metrics.prompt_tokens_cached, cached);
+        metric_add(s->metrics.prompt_tokens_computed, r->n_prompt - cached);
+    }
+    leave_account(s, c);
+    s->running[s->n_running++] = c;
+    return true;
+}
+
+static void admit(struct scheduler *s)
+{
+    struct choice *before = NULL, *c;
+
+    while (s->n_running < s->n_slots && (c = before != NULL ? before->next : s->first) != NULL) {
+        if (waits_for_sibling(c)) {
+            before = c;
+            continue;
+        }
+        struct choice *taken = queue_take(s, before);
+        if (start(s, taken))
+            continue;
+        /* In order: nobody overtakes a choice that waits for pages. */
+        taken->next = before != NULL ? before->next : s->first;
+        if (before != NULL)
+            before->next = taken;
+        else
+            s->first = taken;
+        if (taken->next == NULL)
+            s->last = taken;
+        return;
+    }
+}
+
+/* ---- planning a step ---- */
+
+static size_t left_of(const struct choice *c)
+{
+    return c->n_ids - sequence_n_tokens(c->sequence);
+}
+
+static bool decodes(const struct choice *c)
+{
+    return left_of(c) == 1 && c->n_ids > c->request->n_prompt;
+}
+
+static void preempt(struct scheduler *s, struct choice *victim)
+{
+    struct choice *c = stop_running(s, index_of(s, victim));
+
+    c->state = CHOICE_WAITING;
+    c->request->usage.n_preempted++;
+    metric_add(s->metrics.preemptions, 1);
+    queue_push_front(s, c);
+}
+
+/* No page is left and none of the running choices may take another step: the youngest gives its
+ * pages back. */
+static void make_room(struct scheduler *s)
+{
+    struct choice *c = s->running[s->n_running - 1];
+    size_t n = sequence_n_tokens(c->sequence), whole = n / KERNEL_KV_CHUNK * KERNEL_KV_CHUNK;
+
+    if (s->n_running > 1) {
+        preempt(s, c);
+    } else if (n > whole) {
+        /* Alone it always fits, but for the copy of a published page that only begins like its own:
+         * it gives that page back and computes it. */
+        sequence_truncate(s->engine, c->sequence, whole);
+    } else {
+        struct ferry_error err;
+        (void)FERRY_FAIL(&err, FERRY_ERR_INTERNAL, "engine: no KV page for a sequence alone");
+        end_running(s, c, REQUEST_FINISH_ERROR, &err);
+    }
+}
+
+/* The running choices that are one token behind, each with a page for it. */
+static size_t plan_decode(struct scheduler *s)
+{
+    struct ferry_error err;
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->n_running;) {
+        struct choice *c = s->running[i];
+        if (!decodes(c) || atomic_load(&c->request->hold) ||
+            sequence_reserve(s->engine, c->sequence, 1, &err) == FERRY_OK)
+            i++;
+        else
+            make_room(s); /* the youngest, which stands last: maybe this one */
+    }
+    for (size_t i = 0; i < s->n_running; i++) {
+        struct choice *c = s->running[i];
+        if (!decodes(c) || atomic_load(&c->request->hold))
+            continue;
+        s->feeds[n] = (struct engine_feed){c->sequence, &c->ids[c->n_ids - 1], 1, 1};
+        s->fed[n++] = c;
+    }
+    return n;
+}
+
+/* Prompt tokens that a step with n_decode answers may carry. */
+static size_t prompt_budget(const struct scheduler *s, size_t n_decode)
+{
+    size_t most = model_options(engine_model(s->engine))->step_tokens - n_decode;
+    double left = (double)s->options.prefill_target_ns;
+    if (n_decode > 0) { /* a model that is slow anyway is slowed down to a half at most */
+        left = (double)s->options.step_target_ns - s->decode_ns;
+        left = left > s->decode_ns ? left : s->decode_ns;
+    }
+    double n = s->prompt_token_ns > 0 ? left / s->prompt_token_ns : FIRST_CHUNK;
+
+    if (n >= (double)most)
+        return most;
+    return min_size(n > CHUNK_MIN ? (size_t)n : CHUNK_MIN, most);
+}
+
+/* Prompts in order of admission. The oldest gets at least half, so that it ends; the others share
+ * the rest, so that a short one does not wait for a long one's end. Takes only pages that are free:
+ * nobody loses his for a prompt. */
+static size_t plan_prefill(struct scheduler *s, size_t n_feeds, size_t *ret_n_tokens)
+{
+    size_t budget = prompt_budget(s, n_feeds), n_prompts = 0;
+    struct ferry_error err;
+    bool oldest = true;
+
+    for (size_t i = 0; i < s->n_running; i++)
+        n_prompts += !decodes(s->running[i]) && !atomic_load(&s->running[i]->request->hold);
+    *ret_n_tokens = 0;
+    for (size_t i = 0; i < s->n_running && budget > 0; i++) {
+        struct choice *c = s->running[i];
+        if (decodes(c) || atomic_load(&c->request->hold) || n_prompts == 0)
+            continue;
+        size_t share = oldest && n_prompts > 1 ? budget - budget / 2 : budget / n_prompts;
+        size_t n = min_size(max_size(share, 1), left_of(c));
+        oldest = false;
+        n_prompts--;
+        if (sequence_reserve(s->engine, c->sequence, n, &err) != FERRY_OK)
+            n = min_size(n, sequence_room(c->sequence));
+        if (n == 0)
+            continue;
+        s->feeds[n_feeds] = (struct engine_feed){
+            c->sequence, &c->ids[sequence_n_tokens(c->sequence)], n, n == left_of(c)};
+        s->fed[n_feeds++] = c;
+        budget -= n;
+        *ret_n_tokens += n;
+    }
+    return n_feeds;
+}
+
+/* ---- a step and what follows from it ---- */
+
+/* Logits die with the step: the token is drawn at once, its text comes later. */
+static enum ferry_status draw(void *arg, size_t feed_index, size_t position, const float *logits)
+{
+    struct scheduler *s = arg;
+    struct choice *c = s->fed[feed_index];
+    const struct request *r = c->request;
+    struct sampler_options options = r->options.sampling;
+
+    (void)position;
+    options.choice = (uint32_t)c->index;
+    c->sampled = sampler_sample(s->sampler, &options, logits, c->ids, r->n_prompt, c->n_ids);
+    if (r->options.logprobs)
+        logprobs_of(device_kernels(model_device(engine_model(s->engine))), logits,
+                    sampler_n_valid(s->sampler), c->sampled, r->options.n_top_logprobs,
+                    &c->sampled_logprobs);
+    return FERRY_OK;
+}
+
+static void count_token(struct scheduler *s, struct choice *c)
+{
+    struct request_usage *u = &c->request->usage;
+    uint64_t now = clock_now_ns();
+
+    metric_add(s->metrics.generation_tokens, 1);
+    if (u->first_token_ns == 0) {
+        u->first_token_ns = now;
+        metric_observe(s->metrics.ttft_seconds, seconds(u->submit_ns, now));
+        metric_observe(s->metrics.prefill_seconds, seconds(u->start_ns, now));
+    }
+    if (c->last_token_ns > 0)
+        metric_observe(s->metrics.inter_token_seconds, seconds(c->last_token_ns, now));
+    c->last_token_ns = now;
+}
+
+/* Feed i has been computed: shares its full pages, shows its token. */
+static void after_feed(struct scheduler *s, size_t i)
+{
+    struct choice *c = s->fed[i];
+    enum request_finish how = REQUEST_FINISH_ERROR;
+    struct ferry_error err = {0};
+    bool finished = true;
+
+    if (!s->options.no_prefix_cache)
+        sequence_publish(s->engine, c->sequence, c->request->options.cache_key, c->ids);
+    if (s->feeds[i].n_logits == 0)
+        return;
+    count_token(s, c);
+    if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
+        finished = true;
+        how = REQUEST_FINISH_ERROR;
+    }
+    if (finished)
+        end_running(s, c, how, &err);
+}
+
+/* Whether an error is one request's, so that the others can go on. */
+static bool is_of_request(enum ferry_status st)
+{
+    return st > FERRY_ERR_NO_HOLDER; /* request and session bands */
+}
+
+/* A step of several feeds failed: each alone, which gives the same bits (law 2), shows whose it
+ * was. */
+static enum ferry_status step_each(struct scheduler *s, size_t n_feeds, struct ferry_error *err)
+{
+    for (size_t i = 0; i < n_feeds; i++) {
+        struct choice *c = s->fed[i];
+        s->feeds[0] = s->feeds[i];
+        s->fed[0] = c;
+        enum ferry_status st = engine_step(s->engine, s->feeds, 1, draw, s, err);
+        if (st == FERRY_OK) {
+            after_feed(s, 0);
+            continue;
+        }
+        if (!is_of_request(st))
+            return st;
+        if (st == FERRY_ERR_NONFINITE)
+            metric_add(s->metrics.nonfinite, 1);
+        end_running(s, c, REQUEST_FINISH_ERROR, err);
+    }
+    return FERRY_OK;
+}
+
+static void smooth(double *average, double value)
+{
+    *average = *average > 0 ? 0.8 * *average + 0.2 * value : value;
+}
+
+/* What a step costs decides how much of a prompt the next one carries; never what it computes. */
+static void learn(struct scheduler *s, size_t n_decode, size_t n_prompt_tokens, uint64_t ns)
+{
+    if (n_prompt_tokens == 0)
+        smooth(&s->decode_ns, (double)ns);
+    else if ((double)ns > (n_decode > 0 ? s->decode_ns : 0))
+        smooth(&s->prompt_token_ns,
+               ((double)ns - (n_decode > 0 ? s->decode_ns : 0)) / (double)n_prompt_tokens);
+}
+
+static enum ferry_status run_feeds(struct scheduler *s, size_t n_feeds, struct ferry_error *err)
+{
+    const struct exchange_ledger *ledger = model_ledger(engine_model(s->engine));
+    uint64_t reads = ledger->weight_reads, layers = ledger->layers;
+    enum ferry_status st = engine_step(s->engine, s->feeds, n_feeds, draw, s, err);
+
+    if (st == FERRY_OK) {
+        if (ledger->layers > layers)
+            metric_observe(s->metrics.step_distinct_experts,
+                           (double)(ledger->weight_reads - reads) /
+                               (double)(ledger->layers - layers));
+        for (size_t i = 0; i < n_feeds; i++)
+            after_feed(s, i);
+        return FERRY_OK;
+    }
+    return is_of_request(st) ? step_each(s, n_feeds, err) : st;
+}
+
+static void fail_all(struct scheduler *s, enum request_finish how, const struct ferry_error *error)
+{
+    take_inbox(s);
+    while (s->n_running > 0)
+        finish(s, stop_running(s, s->n_running - 1), how, error);
+    while (s->first != NULL)
+        finish(s, queue_take(s, NULL), how, error);
+}
+
+static void show_state(struct scheduler *s)
+{
+    size_t used = engine_n_pages(s->engine) - engine_n_pages_available(s->engine);
+
+    atomic_store(&s->heartbeat_ns, clock_now_ns());
+    atomic_store(&s->n_running_view, s->n_running);
+    atomic_store(&s->n_pages_used, used);
+    metric_set(s->metrics.requests_running, (double)s->n_running);
+    metric_set(s->metrics.requests_waiting, (double)atomic_load(&s->n_waiting));
+    metric_set(s->metrics.kv_cache_usage, (double)used / (double)engine_n_pages(s->engine));
+}
+
+/* Running choices that are not on hold wait for pages. */
+static bool wants_step(const struct scheduler *s)
+{
+    for (size_t i = 0; i < s->n_running; i++) {
+        if (!atomic_load(&s->running[i]->request->hold))
+            return true;
+    }
+    return false;
+}
+
+enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
+                                 struct ferry_error *err)
+{
+    struct scheduler *s = scheduler;
+    enum ferry_status st = FERRY_OK;
+    size_t n_prompt_tokens = 0, n_decode, n_feeds;
+    bool reaped;
+
+    take_inbox(s);
+    reaped = reap(s);
+    admit(s);
+    show_state(s);
+    n_decode = plan_decode(s);
+    n_feeds = plan_prefill(s, n_decode, &n_prompt_tokens);
+    if (n_feeds > 0) {
+        uint64_t start_ns = clock_now_ns();
+        st = run_feeds(s, n_feeds, err);
+        learn(s, n_decode, n_prompt_tokens, clock_now_ns() - start_ns);
+        atomic_fetch_add(&s->n_steps, 1);
+        metric_add(s->metrics.steps, 1);
+        metric_observe(s->metrics.step_tokens, (double)(n_decode + n_prompt_tokens));
+        if (st != FERRY_OK)
+            fail_all(s, REQUEST_FINISH_ERROR, err);
+    } else if (wants_step(s)) {
+        make_room(s);
+        n_feeds = 1;
+    }
+    *ret_idle = n_feeds == 0 && !reaped;
+    show_state(s);
+    return st;
+}
+
+void scheduler_destroy(struct scheduler *scheduler)
+{
+    if (scheduler == NULL)
+        return;
+    if (scheduler->running != NULL)
+        fail_all(scheduler, REQUEST_FINISH_CANCELLED, NULL);
+    sampler_destroy(scheduler->sampler);
+    mem_free(scheduler->running);
+    mem_free(scheduler->fed);
+    mem_free(scheduler->feeds);
+    (void)pthread_cond_destroy(&scheduler->condition);
+    (void)pthread_mutex_destroy(&scheduler->mutex);
+    mem_free(scheduler);
+}
