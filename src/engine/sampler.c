@@ -16,19 +16,29 @@
 #define REPETITION_MIN 0.01f  /* clients: above 0, up to 2 */
 #define REPETITION_MAX 100.0f
 
-/* A token that is still in the running. */
+/* Sorting is by digits of the key: three passes over 32 bits. */
+enum { DIGIT_BITS = 11, N_DIGITS = 1 << DIGIT_BITS, N_PASSES = 3 };
+
+/* Candidates that are less likely than the best by more than e^-TIER are sorted only when the
+ * others do not suffice. It changes the cost, never the token. */
+#define TIER 10.0f
+
+/* A token in the running; keys ascend where logits descend. */
 struct candidate {
-    float logit;
+    uint32_t key;
     int32_t id;
 };
 
 struct sampler {
     const struct kernels *kernels;
     size_t n_valid;
-    struct candidate *heap; /* [n_valid] */
-    float *probs;           /* [n_valid] */
-    float *adjusted;        /* [n_valid] logits after biases and penalties */
-    uint32_t *counts;       /* [n_valid] occurrences; all 0 between calls */
+    struct candidate *order; /* [n_valid] best first, as far as sorted */
+    struct candidate *other; /* [n_valid] for sorting */
+    float *probs;            /* [n_valid] by id */
+    float *adjusted;         /* [n_valid] by id: logits after biases and penalties */
+    uint32_t *counts;        /* [n_valid] by id: occurrences; all 0 between calls */
+    size_t n_sorted;
+    uint32_t digits[N_PASSES][N_DIGITS];
 };
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
@@ -122,11 +132,13 @@ enum ferry_status sampler_create(struct sampler **ret_sampler, size_t n_vocab, s
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "sampler: no memory");
     s->kernels = kernels;
     s->n_valid = n_valid > 0 ? min_size(n_valid, n_vocab) : n_vocab;
-    s->heap = mem_array(s->n_valid, sizeof *s->heap);
+    s->order = mem_array(s->n_valid, sizeof *s->order);
+    s->other = mem_array(s->n_valid, sizeof *s->other);
     s->probs = mem_array(s->n_valid, sizeof *s->probs);
     s->adjusted = mem_array(s->n_valid, sizeof *s->adjusted);
     s->counts = mem_array(s->n_valid, sizeof *s->counts);
-    if (s->heap == NULL || s->probs == NULL || s->adjusted == NULL || s->counts == NULL) {
+    if (s->order == NULL || s->other == NULL || s->probs == NULL || s->adjusted == NULL ||
+        s->counts == NULL) {
         size_t n = s->n_valid;
         sampler_destroy(s);
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "sampler: no memory for %zu candidates", n);
@@ -139,7 +151,8 @@ void sampler_destroy(struct sampler *sampler)
 {
     if (sampler == NULL)
         return;
-    mem_free(sampler->heap);
+    mem_free(sampler->order);
+    mem_free(sampler->other);
     mem_free(sampler->probs);
     mem_free(sampler->adjusted);
     mem_free(sampler->counts);
@@ -162,75 +175,66 @@ int32_t sampler_argmax(const float *logits, size_t n)
     return (int32_t)best;
 }
 
-/* The order of candidates: logit descending, then lower id. */
-static bool before(struct candidate a, struct candidate b)
+/* ---- the order of candidates: logit descending, then lower id ---- */
+
+/* -0 and +0 are equal. */
+static uint32_t key_of(float logit)
 {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+    float x = logit + 0.0f;
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return (bits >> 31) != 0 ? bits : ~bits & 0x7FFFFFFFu;
 }
 
-/* Max-heap by that order: the best candidates come out first, as many as are needed. */
-static void sift_down(struct candidate *heap, size_t n, size_t i)
+/* Stable, so that equal keys keep the ids' order. a and b [n]; returns the one that is sorted. */
+static struct candidate *sort(struct candidate *a, struct candidate *b, size_t n,
+                              uint32_t digits[N_PASSES][N_DIGITS])
 {
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= n)
-            return;
-        if (child + 1 < n && before(heap[child + 1], heap[child]))
-            child++;
-        if (!before(heap[child], heap[i]))
-            return;
-        struct candidate t = heap[i];
-        heap[i] = heap[child];
-        heap[child] = t;
-        i = child;
+    memset(digits, 0, N_PASSES * sizeof digits[0]);
+    for (size_t i = 0; i < n; i++) {
+        for (int pass = 0; pass < N_PASSES; pass++)
+            digits[pass][(a[i].key >> (pass * DIGIT_BITS)) % N_DIGITS]++;
     }
-}
-
-/* Takes the best of heap[0, n) out to heap[n - 1]. */
-static struct candidate pop(struct candidate *heap, size_t n)
-{
-    struct candidate best = heap[0];
-
-    heap[0] = heap[n - 1];
-    sift_down(heap, n - 1, 0);
-    heap[n - 1] = best;
-    return best;
-}
-
-/* How far down the order the sum of probabilities passes `target`; pops as it goes. */
-static int32_t walk(struct sampler *s, size_t n, size_t n_max, double target)
-{
-    double seen = 0;
-    struct candidate c = {0, 0};
-
-    for (size_t i = 0; i < n_max; i++) {
-        c = pop(s->heap, n - i);
-        seen += (double)s->probs[c.id];
-        if (target < seen)
-            break;
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        uint32_t *starts = digits[pass], start = 0;
+        for (size_t d = 0; d < N_DIGITS; d++) {
+            uint32_t count = starts[d];
+            starts[d] = start;
+            start += count;
+        }
+        for (size_t i = 0; i < n; i++)
+            b[starts[(a[i].key >> (pass * DIGIT_BITS)) % N_DIGITS]++] = a[i];
+        struct candidate *t = a;
+        a = b;
+        b = t;
     }
-    return c.id;
+    return a;
 }
 
-/* The kept candidates end up at the end of the heap, best last; returns how many, and their
- * probabilities' sum. */
-static size_t keep(struct sampler *s, const struct sampler_options *o, size_t n, double *ret_sum)
+/* Appends the candidates at or above `floor` (below it: the rest) to the order. */
+static void sort_tier(struct sampler *s, const float *logits, float floor, bool below)
 {
-    size_t limit = o->top_k > 0 ? min_size(o->top_k, n) : n, n_kept = 0;
-    double sum = 0;
-    float best = 0;
+    struct candidate *to = s->order + s->n_sorted;
+    size_t n = 0;
 
-    while (n_kept < limit && (n_kept == 0 || sum < (double)o->top_p)) {
-        float prob = s->probs[pop(s->heap, n - n_kept).id];
-        if (n_kept == 0)
-            best = prob;
-        else if (prob < o->min_p * best)
-            break;
-        n_kept++;
-        sum += (double)prob;
+    for (size_t i = 0; i < s->n_valid; i++) {
+        if ((logits[i] >= floor) == below) /* one tier or the other, NaN too */
+            continue;
+        to[n++] = (struct candidate){key_of(logits[i]), (int32_t)i};
     }
-    *ret_sum = sum;
-    return n_kept;
+    struct candidate *sorted = sort(to, s->other, n, s->digits);
+    if (sorted != to)
+        memcpy(to, sorted, n * sizeof *to);
+    s->n_sorted += n;
+}
+
+/* The candidate at `place`, 0 the best; floor: that of the first tier. */
+static int32_t candidate_at(struct sampler *s, const float *logits, float floor, size_t place)
+{
+    if (place >= s->n_sorted)
+        sort_tier(s, logits, floor, true);
+    return s->order[place].id;
 }
 
 /* ---- biases and penalties ---- */
@@ -241,10 +245,12 @@ static bool has_adjustments(const struct sampler_options *o)
            o->frequency_penalty != 0;
 }
 
-/* Settings alone must not make an infinity: only a ban does. */
-static float clamp_finite(float x)
+/* Settings do not make an infinity of a finite logit, nor bring one back. */
+static float stay_finite(float before, float after)
 {
-    return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+    if (!isfinite(before))
+        return before;
+    return after > FLT_MAX ? FLT_MAX : after < -FLT_MAX ? -FLT_MAX : after;
 }
 
 static void add_biases(float *logits, size_t n, const struct logit_bias *biases, size_t n_biases)
@@ -252,7 +258,7 @@ static void add_biases(float *logits, size_t n, const struct logit_bias *biases,
     for (size_t i = 0; i < n_biases; i++) {
         size_t id = (size_t)biases[i].id; /* a negative one is beyond n, too */
         if (id < n && biases[i].bias > SAMPLER_BIAS_BAN)
-            logits[id] = clamp_finite(logits[id] + biases[i].bias);
+            logits[id] = stay_finite(logits[id], logits[id] + biases[i].bias);
     }
 }
 
@@ -275,7 +281,7 @@ static void penalize_repetition(float *logits, uint32_t *counts, size_t n, const
         if (id >= n || counts[id]++ > 0)
             continue;
         float x = logits[id];
-        logits[id] = clamp_finite(x > 0 ? x / penalty : x * penalty);
+        logits[id] = stay_finite(x, x > 0 ? x / penalty : x * penalty);
     }
     for (size_t i = 0; i < n_ids; i++) {
         if ((size_t)ids[i] < n)
@@ -295,7 +301,7 @@ static void penalize_answer(float *logits, uint32_t *counts, size_t n, const int
         if (id >= n || counts[id] == 0)
             continue;
         float x = logits[id] - (float)counts[id] * o->frequency_penalty;
-        logits[id] = clamp_finite(x - o->presence_penalty);
+        logits[id] = stay_finite(logits[id], x - o->presence_penalty);
         counts[id] = 0;
     }
 }
@@ -318,34 +324,54 @@ static const float *adjust(struct sampler *s, const struct sampler_options *o, c
 
 /* ---- the draw ---- */
 
+/* How many of the best candidates are kept, and the sum of their probabilities. */
+static size_t keep(struct sampler *s, const struct sampler_options *o, const float *logits,
+                   float floor, double *ret_sum)
+{
+    size_t limit = o->top_k > 0 ? min_size(o->top_k, s->n_valid) : s->n_valid, n_kept = 0;
+    double sum = 0;
+    float best = 0;
+
+    while (n_kept < limit && (n_kept == 0 || sum < (double)o->top_p)) {
+        float prob = s->probs[candidate_at(s, logits, floor, n_kept)];
+        if (n_kept == 0)
+            best = prob;
+        else if (prob < o->min_p * best)
+            break;
+        n_kept++;
+        sum += (double)prob;
+    }
+    *ret_sum = sum;
+    return n_kept;
+}
+
 /* logits [n_valid]; max: the greatest, finite. u in [0, 1). */
 static int32_t draw(struct sampler *s, const struct sampler_options *o, const float *logits,
                     float max, double u)
 {
-    size_t n = s->n_valid;
+    size_t n_kept = s->n_valid;
+    float floor = max - TIER * o->temperature;
     double sum = 0, seen = 0;
+    int32_t id = 0;
 
     /* Probabilities over the whole vocabulary first: top-p and min-p speak of them. */
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < s->n_valid; i++)
         s->probs[i] = (logits[i] - max) / o->temperature; /* at most 0: cannot overflow */
-        s->heap[i] = (struct candidate){logits[i], (int32_t)i};
-    }
-    s->kernels->softmax(s->probs, n);
-    for (size_t i = n / 2; i-- > 0;)
-        sift_down(s->heap, n, i);
-    if (o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0) { /* nothing is cut off */
-        for (size_t i = 0; i < n; i++)
+    s->kernels->softmax(s->probs, s->n_valid);
+    s->n_sorted = 0;
+    sort_tier(s, logits, floor, false);
+    if (o->top_k > 0 || o->top_p < 1 || o->min_p > 0)
+        n_kept = keep(s, o, logits, floor, &sum);
+    else
+        for (size_t i = 0; i < s->n_valid; i++)
             sum += (double)s->probs[i];
-        return walk(s, n, n, u * sum); /* only as deep as needed */
-    }
-    size_t n_kept = keep(s, o, n, &sum);
     for (size_t i = 0; i < n_kept; i++) {
-        int32_t id = s->heap[n - 1 - i].id;
+        id = candidate_at(s, logits, floor, i);
         seen += (double)s->probs[id];
         if (u * sum < seen)
-            return id;
+            break;
     }
-    return s->heap[n - n_kept].id;
+    return id;
 }
 
 static int32_t sample(struct sampler *s, const struct sampler_options *o, const float *logits,

@@ -54,7 +54,7 @@ enum ferry_status sampler_options_check(const struct sampler_options *options, s
 struct sampler;
 
 /* n_vocab: ids that the model scores; n_valid: ids that the tokenizer knows (0: all), the rest is
- * padding and never sampled. kernels borrowed. 20 bytes per valid id. FERRY_ERR_NOMEM. */
+ * padding and never sampled. kernels borrowed. 28 bytes per valid id. FERRY_ERR_NOMEM. */
 enum ferry_status sampler_create(struct sampler **ret_sampler, size_t n_vocab, size_t n_valid,
                                  const struct kernels *kernels,
                                  struct ferry_error *err) FERRY_MUST_CHECK;

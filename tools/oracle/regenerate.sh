@@ -14,15 +14,18 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 "$python" "$here/check_quants.py"
 if [ "${1:-}" = --quick ]; then
     "$python" "$here/router_vectors.py" --out "$work/router.json" --compare "$golden/router.json"
+    "$python" "$here/sampling_vectors.py" --out "$work/sampling.json" --compare "$golden/sampling.json"
     "$python" "$here/reference.py" --cases "$golden/manifest.json" --out "$work/golden" --compare "$golden"
     exit
 fi
 "$python" "$here/make_cases.py" --out "$work/cases.json"
 "$python" "$here/router_vectors.py" --out "$work/router.json"
+"$python" "$here/sampling_vectors.py" --out "$work/sampling.json"
 if [ "${1:-}" = --write ]; then
     "$python" "$here/reference.py" --cases "$work/cases.json" --out "$golden"
-    cp "$work/router.json" "$golden/router.json"
+    cp "$work/router.json" "$work/sampling.json" "$golden/"
     exit
 fi
 "$python" "$here/reference.py" --cases "$work/cases.json" --out "$work/golden" --compare "$golden"
 "$python" "$here/router_vectors.py" --out "$work/router.json" --compare "$golden/router.json"
+"$python" "$here/sampling_vectors.py" --out "$work/sampling.json" --compare "$golden/sampling.json"
