@@ -611,6 +611,62 @@ static void extreme_logits_give_a_valid_id(void **state)
     sampler_destroy(s);
 }
 
+static void a_penalty_makes_no_infinity(void **state)
+{
+    const float logits[3] = {FLT_MAX, 0, FLT_MAX};
+    const int32_t ids[] = {0, 2};
+    struct sampler *s = make(3, 3);
+    struct sampler_options o = {.temperature = 1, .top_p = 1, .repetition_penalty = 0.01f};
+    size_t counts[3] = {0};
+
+    (void)state;
+    for (o.seed = 0; o.seed < 200; o.seed++)
+        counts[sampler_sample(s, &o, logits, ids, 2, 2)]++;
+    assert_true(counts[0] > 50 && counts[1] == 0 && counts[2] > 50);
+    sampler_destroy(s);
+}
+
+/* min-p of 1 keeps all that are as likely as the best. */
+static void min_p_keeps_its_edge(void **state)
+{
+    const float logits[4] = {1, 3, 3, 2};
+    struct sampler *s = make(4, 4);
+    struct sampler_options o = NEUTRAL;
+    size_t counts[4] = {0};
+
+    (void)state;
+    o.min_p = 1;
+    for (o.seed = 0; o.seed < 200; o.seed++)
+        counts[sampler_sample(s, &o, logits, NULL, 0, 0)]++;
+    assert_true(counts[1] > 50 && counts[2] > 50 && counts[1] + counts[2] == 200);
+    sampler_destroy(s);
+}
+
+/* Two logits that a penalty makes equal when it is rounded to nearest, and only then. */
+static void the_callers_rounding_does_not_show(void **state)
+{
+    static const int MODES[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    const int32_t ids[] = {1};
+    struct sampler *s = make(2, 2);
+    struct sampler_options o = NEUTRAL;
+
+    (void)state;
+    o.temperature = 0;
+    o.repetition_penalty = 1.1f;
+    for (size_t m = 0; m < COUNT_OF(MODES); m++) {
+        for (int i = 1; i < 100; i++) {
+            float logits[2] = {(float)i / 1.1f, (float)i};
+            (void)fesetround(MODES[m]);
+            int32_t id = sampler_sample(s, &o, logits, ids, 1, 1);
+            int mode = fegetround();
+            (void)fesetround(FE_TONEAREST);
+            assert_int_equal(id, 0);
+            assert_int_equal(mode, MODES[m]);
+        }
+    }
+    sampler_destroy(s);
+}
+
 static void settings_are_checked(void **state)
 {
     static const struct logit_bias BIASES[] = {{4, 0}, {-1, 0}, {0, NAN}, {0, 100.5f}, {0, -101}};
@@ -700,6 +756,9 @@ int main(void)
         cmocka_unit_test(with_everything_banned_nothing_is),
         cmocka_unit_test(foreign_ids_are_passed_over),
         cmocka_unit_test(extreme_logits_give_a_valid_id),
+        cmocka_unit_test(a_penalty_makes_no_infinity),
+        cmocka_unit_test(min_p_keeps_its_edge),
+        cmocka_unit_test(the_callers_rounding_does_not_show),
         cmocka_unit_test(settings_are_checked),
         cmocka_unit_test(running_out_of_memory_is_a_status),
     };
