@@ -42,7 +42,7 @@ static double log_sum(size_t n)
 static void check_row(size_t n)
 {
     double total = log_sum(n), mass = 0;
-    size_t step = n > 4096 ? 997 : 1;
+    size_t step = n > 1100 ? 997 : 1;
     struct logprobs r;
 
     for (size_t id = 0; id < n; id += step) {

@@ -174,7 +174,7 @@ static void equals_a_plain_version(void **state)
     size_t n_close = 0, n_cases = 0;
 
     (void)state;
-    for (size_t round = 0; round < 6000; round++) {
+    for (size_t round = 0; round < 3000; round++) {
         size_t n = SIZES[pick(&random, COUNT_OF(SIZES))], n_ids = pick(&random, COUNT_OF(ids)),
                n_prompt = pick(&random, n_ids + 1);
         struct sampler *s = make(n, n);
@@ -212,7 +212,7 @@ static void golden_draws(const json_t *c, struct sampler *s, struct sampler_opti
     const json_t *kept = json_object_get(c, "kept"), *probs = json_object_get(c, "probs");
     size_t n_kept = json_array_size(kept), n_close = 0;
 
-    for (o->seed = 0; o->seed < 1000; o->seed++) {
+    for (o->seed = 0; o->seed < 300; o->seed++) {
         double u = (double)sampler_uniform(o->seed, 0, n_ids), seen = 0;
         int32_t got = sampler_sample(s, o, logits, ids, n_ids / 2, n_ids);
         bool close = false;
@@ -229,7 +229,7 @@ static void golden_draws(const json_t *c, struct sampler *s, struct sampler_opti
                      json_string_value(json_object_get(c, "name")), (size_t)o->seed, got,
                      (int)json_integer_value(json_array_get(kept, at)));
     }
-    assert_true(n_close < 20);
+    assert_true(n_close < 6);
     o->temperature = 0;
     assert_int_equal(sampler_sample(s, o, logits, ids, n_ids / 2, n_ids),
                      json_integer_value(json_array_get(kept, 0)));
