@@ -642,6 +642,26 @@ static void min_p_keeps_its_edge(void **state)
     sampler_destroy(s);
 }
 
+/* Four probabilities of exactly 1/4: two of them reach 0.5, a third does not come in. */
+static void top_p_stops_where_it_is_reached(void **state)
+{
+    const float logits[4] = {2, 2, 2, 2};
+    struct sampler *s = make(4, 4);
+    struct sampler_options o = NEUTRAL;
+    size_t counts[4] = {0};
+
+    (void)state;
+    o.top_p = 0.5f;
+    for (o.seed = 0; o.seed < 200; o.seed++)
+        counts[sampler_sample(s, &o, logits, NULL, 0, 0)]++;
+    assert_true(counts[0] > 50 && counts[1] > 50 && counts[0] + counts[1] == 200);
+    o.top_p = nextafterf(0.5f, 1);
+    for (o.seed = 0; o.seed < 200; o.seed++)
+        counts[sampler_sample(s, &o, logits, NULL, 0, 0)]++;
+    assert_true(counts[2] > 30 && counts[3] == 0);
+    sampler_destroy(s);
+}
+
 /* Two logits that a penalty makes equal when it is rounded to nearest, and only then. */
 static void the_callers_rounding_does_not_show(void **state)
 {
@@ -758,6 +778,7 @@ int main(void)
         cmocka_unit_test(extreme_logits_give_a_valid_id),
         cmocka_unit_test(a_penalty_makes_no_infinity),
         cmocka_unit_test(min_p_keeps_its_edge),
+        cmocka_unit_test(top_p_stops_where_it_is_reached),
         cmocka_unit_test(the_callers_rounding_does_not_show),
         cmocka_unit_test(settings_are_checked),
         cmocka_unit_test(running_out_of_memory_is_a_status),
