@@ -50,6 +50,10 @@ static enum ferry_status init_choice(struct choice *c, struct request *request, 
 
     c->request = request;
     c->index = index;
+    /* First, since it has the limits: what follows grows with the stop strings. */
+    enum ferry_status st = text_stream_init(&c->text, o->stops, o->n_stops, err);
+    if (st != FERRY_OK)
+        return st;
     c->ids_max = o->n_ids + max_tokens;
     c->ids = mem_alloc(c->ids_max * sizeof *c->ids);
     for (size_t i = 0; i < o->n_stops; i++)
@@ -64,7 +68,7 @@ static enum ferry_status init_choice(struct choice *c, struct request *request, 
         return no_memory(err);
     memcpy(c->ids, o->ids, o->n_ids * sizeof *c->ids);
     c->n_ids = o->n_ids;
-    return text_stream_init(&c->text, o->stops, o->n_stops, err);
+    return FERRY_OK;
 }
 
 enum ferry_status request_init(struct request *r, const struct request_options *o, size_t max_ids,
@@ -153,18 +157,44 @@ static size_t tokens_out(const struct choice *c)
     return n;
 }
 
-static void hold_token(struct choice *c, int32_t id, size_t n_bytes)
+/* Whether these bytes continue the character whose beginning the stream keeps back. */
+static bool continues(const struct text_stream *text, const char *piece, size_t n_bytes)
+{
+    char bytes[sizeof text->tail + 1];
+    int32_t code;
+
+    if (n_bytes == 0)
+        return true;
+    memcpy(bytes, text->tail, text->tail_size);
+    bytes[text->tail_size] = piece[0];
+    if (utf8_is_incomplete(bytes, text->tail_size + 1))
+        return true;
+    (void)utf8_decode(bytes, text->tail_size + 1, &code);
+    return code >= 0;
+}
+
+/* Where the next piece begins in the text: at the character that its first byte belongs to. */
+static size_t start_of(const struct choice *c, const char *piece, size_t n_bytes)
+{
+    enum { REPLACEMENT_BYTES = 3 }; /* of U+FFFD, which a cut character becomes */
+    size_t start = c->given_bytes + text_stream_held(&c->text) - c->text.tail_size;
+
+    if (c->text.tail_size > 0 && !continues(&c->text, piece, n_bytes))
+        start += REPLACEMENT_BYTES;
+    return start;
+}
+
+static void hold_token(struct choice *c, int32_t id, size_t start)
 {
     if (c->n_held == c->held_max) { /* tokens without bytes: let the oldest go */
         struct request_event event = {.kind = REQUEST_EVENT_TOKEN, .text = ""};
         send(c, &event, 1);
     }
     c->held[c->n_held] = (struct request_token){.id = id};
-    c->held_starts[c->n_held] = c->piece_bytes;
+    c->held_starts[c->n_held] = start;
     if (c->held_logprobs != NULL)
         c->held_logprobs[c->n_held] = c->sampled_logprobs;
     c->n_held++;
-    c->piece_bytes += n_bytes;
 }
 
 /* Passes the token's bytes through the text stream and shows what may be shown. */
@@ -177,15 +207,13 @@ static enum ferry_status show(struct choice *c, const struct tokenizer *tokenize
 
     if (tokenizer != NULL)
         piece = tokenizer_piece(tokenizer, id, true, &n_bytes);
-    hold_token(c, id, n_bytes);
+    hold_token(c, id, start_of(c, piece, n_bytes));
     enum ferry_status st =
         text_stream_push(&c->text, piece, n_bytes, &event.text, &event.text_size, err);
     if (st != FERRY_OK)
         return st;
     c->given_bytes += event.text_size;
     size_t n = tokens_out(c);
-    if (n == c->n_held) /* replacement characters are longer than what they replace */
-        c->given_bytes = c->piece_bytes;
     if (n > 0 || event.text_size > 0)
         send(c, &event, n);
     return FERRY_OK;

@@ -28,11 +28,10 @@ struct choice {
         counted; /* it has been admitted once: what it finds in the prefix cache no longer counts */
 
     struct text_stream text;
-    size_t piece_bytes;             /* bytes of all pieces so far */
-    size_t given_bytes;             /* of these, known to be out */
+    size_t given_bytes;             /* of the text, out so far */
     struct request_token *held;     /* [held_max] tokens whose text has not begun to be shown */
     struct logprobs *held_logprobs; /* [held_max], with logprobs */
-    size_t *held_starts;            /* [held_max] where their bytes begin */
+    size_t *held_starts;            /* [held_max] where they begin in the text */
     size_t n_held, held_max;
 
     int32_t sampled; /* of the step that just ended */
