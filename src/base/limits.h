@@ -33,6 +33,16 @@ enum {
      * many: each of them may become 256 bytes. */
     LIMIT_TEXT_GROWTH = 16,
     LIMIT_TEXT_FLOOR = 16,
+    /* Chat templates. The largest in use has 20 kB, nests 12 deep at rest and 60 when it runs. */
+    LIMIT_TEMPLATE_SOURCE = 1 << 20,   /* bytes */
+    LIMIT_TEMPLATE_DEPTH = 200,        /* of tags and expressions */
+    LIMIT_TEMPLATE_NODES = 1 << 17,    /* of the syntax tree */
+    LIMIT_TEMPLATE_NAMES = 1024,       /* of variables */
+    LIMIT_TEMPLATE_RUN_DEPTH = 600,    /* evaluation inside evaluation, macros in macros */
+    LIMIT_TEMPLATE_RANGE = 100000,     /* numbers of one range(), as jinja2's sandbox */
+    LIMIT_TEMPLATE_STEPS = 50000000,   /* of one rendering, by default; a second or two */
+    LIMIT_TEMPLATE_OUTPUT = 64 << 20,  /* bytes of one rendered text, by default */
+    LIMIT_TEMPLATE_MEMORY = 512 << 20, /* bytes of values of one rendering, by default */
     LIMIT_LAYERS = 1024,
     LIMIT_EXPERTS = 4096,          /* per layer */
     LIMIT_EXPERTS_TOTAL = 1 << 18, /* over all layers */
