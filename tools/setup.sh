@@ -3,7 +3,7 @@
 # everything is there.
 
 # What the build needs, and what the tests need on top.
-FERRY_BUILD_PACKAGES="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev"
+FERRY_BUILD_PACKAGES="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libmicrohttpd-dev"
 FERRY_TEST_PACKAGES="libcmocka-dev python3 python3-numpy binutils clang clang-format xz-utils"
 FERRY_CI_PACKAGES="libclang-rt-14-dev"
 

@@ -1,0 +1,522 @@
+/* The server: socket, I/O loop, timers, and who is still there. See http.h.
+ *
+ * libmicrohttpd runs inside our own epoll loop, so that everything that touches it is one thread. A
+ * connection whose answer is not there yet is suspended; libmicrohttpd does not look at it then, so
+ * we watch its socket for a client that leaves. */
+#include "serve/http_impl.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/size.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    DEFAULT_CONNECTIONS = 1024,
+    DEFAULT_IDLE_S = 60,
+    DEFAULT_STALL_MS = 30000,
+    DEFAULT_KEEPALIVE_MS = 10000,
+    SEND_BUFFER_BYTES = 128 << 10, /* so that a slow reader shows before the kernel has megabytes */
+    BACKLOG = 256,
+    TICK_MS = 50,
+    EVENTS = 64,
+};
+
+#define NS_PER_MS UINT64_C(1000000)
+
+/* ---- exchanges ---- */
+
+struct http_exchange *http_exchange_new(struct http_server *server,
+                                        struct MHD_Connection *connection, const char *method,
+                                        const char *url, size_t spare_bytes)
+{
+    struct http_exchange *x = mem_zero(sizeof *x);
+    size_t size = strlen(url) + 1;
+
+    if (x == NULL)
+        return NULL;
+    x->method = mem_strndup(method, strlen(method));
+    x->path = mem_zero(size + spare_bytes + 1);
+    if (x->method == NULL || x->path == NULL) {
+        mem_free(x->method);
+        mem_free(x->path);
+        mem_free(x);
+        return NULL;
+    }
+    memcpy(x->path, url, size);
+    (void)pthread_mutex_init(&x->mutex, NULL);
+    x->server = server;
+    x->connection = connection;
+    x->key_index = -1;
+    x->route = "other";
+    x->start_ns = clock_now_ns();
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    x->fd = info != NULL ? info->connect_fd : -1;
+    x->next = server->open;
+    if (x->next != NULL)
+        x->next->previous = x;
+    server->open = x;
+    atomic_fetch_add(&server->n_open, 1);
+    return x;
+}
+
+static void exchange_free(struct http_exchange *x)
+{
+    struct http_server *s = x->server;
+
+    if (x->next != NULL)
+        x->next->previous = x->previous;
+    if (x->previous != NULL)
+        x->previous->next = x->next;
+    else
+        s->open = x->next;
+    s->bodies_bytes -= x->body_capacity;
+    (void)pthread_mutex_destroy(&x->mutex);
+    mem_free(x->method);
+    mem_free(x->path);
+    mem_free(x->body);
+    mem_free(x->out);
+    mem_free(x);
+    atomic_fetch_sub(&s->n_open, 1);
+}
+
+/* Off the wire and ended by its owner: nobody knows it any more. */
+static void close_if_over(struct http_exchange *x)
+{
+    const struct http_options *o = &x->server->options;
+    uint64_t now = clock_now_ns();
+
+    (void)pthread_mutex_lock(&x->mutex);
+    bool ended = x->state == ANSWER_WHOLE || x->state == ANSWER_CUT || !x->owned;
+    bool dirty = x->dirty;
+    (void)pthread_mutex_unlock(&x->mutex);
+    if (x->connection != NULL || !ended || dirty)
+        return;
+    http_log(x, now);
+    if (o->count != NULL)
+        o->count(o->arg, x->route, x->told_gone && x->sent_bytes == 0 ? 499 : x->status,
+                 (double)(now - x->start_ns) * 1e-9);
+    if (x->owner.closed != NULL)
+        x->owner.closed(x->owner_arg);
+    exchange_free(x);
+}
+
+void http_own(struct http_exchange *x, const struct http_owner *owner, void *arg)
+{
+    x->owner = *owner;
+    x->owner_arg = arg;
+    x->owned = true;
+}
+
+void http_set_route(struct http_exchange *x, const char *route)
+{
+    x->route = route;
+}
+
+const char *http_method(const struct http_exchange *x)
+{
+    return x->method;
+}
+
+const char *http_path(const struct http_exchange *x)
+{
+    return x->path;
+}
+
+const char *http_body(const struct http_exchange *x, size_t *ret_size)
+{
+    *ret_size = x->body_size;
+    return x->body != NULL ? x->body : "";
+}
+
+const char *http_id(const struct http_exchange *x)
+{
+    return x->id;
+}
+
+int http_key_index(const struct http_exchange *x)
+{
+    return x->key_index;
+}
+
+const unsigned char *http_cache_key(const struct http_exchange *x)
+{
+    static const unsigned char NOBODY[AUTH_DIGEST_BYTES];
+
+    return x->key_index >= 0 ? auth_cache_key(x->server->options.auth, x->key_index) : NOBODY;
+}
+
+bool http_query_flag(const struct http_exchange *x, const char *name)
+{
+    const char *value = NULL;
+    size_t size = 0;
+
+    return MHD_lookup_connection_value_n(x->connection, MHD_GET_ARGUMENT_KIND, name, strlen(name),
+                                         &value, &size) == MHD_YES &&
+           (value == NULL || size == 0 || strcmp(value, "1") == 0);
+}
+
+/* ---- between threads ---- */
+
+void http_touch(struct http_exchange *x)
+{
+    struct http_server *s = x->server;
+    uint64_t one = 1;
+
+    (void)pthread_mutex_lock(&x->mutex);
+    bool was = x->dirty;
+    x->dirty = true;
+    (void)pthread_mutex_unlock(&x->mutex);
+    if (was)
+        return;
+    (void)pthread_mutex_lock(&s->dirty_mutex);
+    bool first = s->dirty == NULL;
+    x->next_dirty = s->dirty;
+    s->dirty = x;
+    (void)pthread_mutex_unlock(&s->dirty_mutex);
+    if (first && write(s->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+        LOG_ERROR("http: cannot wake the I/O thread: %s", strerror(errno));
+}
+
+/* ---- the loop ---- */
+
+void http_suspend(struct http_exchange *x)
+{
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = x};
+
+    x->suspended = true;
+    MHD_suspend_connection(x->connection);
+    if (epoll_ctl(x->server->epoll_fd, x->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, x->fd, &event) ==
+        0)
+        x->watched = true;
+}
+
+static void resume(struct http_exchange *x)
+{
+    if (!x->suspended || x->connection == NULL)
+        return;
+    x->suspended = false;
+    MHD_resume_connection(x->connection);
+}
+
+/* The client left, or is not worth waiting for. */
+static void lose(struct http_exchange *x)
+{
+    http_tell_gone(x);
+    if (x->connection == NULL)
+        return;
+    (void)shutdown(x->fd, SHUT_RDWR); /* libmicrohttpd sees it at its next read or write */
+    resume(x);
+}
+
+void http_exchange_off_wire(struct http_exchange *x)
+{
+    if (x->watched)
+        (void)epoll_ctl(x->server->epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
+    x->watched = false;
+    x->connection = NULL;
+    x->suspended = false;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *connection, void **con_cls,
+                         enum MHD_RequestTerminationCode code)
+{
+    struct http_exchange *x = *con_cls;
+
+    (void)cls;
+    (void)connection;
+    if (x == NULL)
+        return;
+    *con_cls = NULL;
+    http_exchange_off_wire(x);
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        http_tell_gone(x);
+    close_if_over(x);
+}
+
+static void take_dirty(struct http_server *s)
+{
+    uint64_t n;
+
+    while (read(s->wake_fd, &n, sizeof n) > 0)
+        ;
+    (void)pthread_mutex_lock(&s->dirty_mutex);
+    struct http_exchange *x = s->dirty;
+    s->dirty = NULL;
+    (void)pthread_mutex_unlock(&s->dirty_mutex);
+    while (x != NULL) {
+        struct http_exchange *next = x->next_dirty;
+        (void)pthread_mutex_lock(&x->mutex);
+        x->dirty = false;
+        bool gone = x->gone;
+        (void)pthread_mutex_unlock(&x->mutex);
+        if (gone && !x->told_gone)
+            lose(x);
+        else
+            resume(x);
+        close_if_over(x);
+        x = next;
+    }
+}
+
+/* Timers of one exchange. */
+static void tick(struct http_exchange *x, uint64_t now)
+{
+    const struct http_options *o = &x->server->options;
+    uint64_t stall_ns = (o->stall_ms > 0 ? o->stall_ms : DEFAULT_STALL_MS) * NS_PER_MS;
+    uint64_t quiet_ns = (o->keepalive_ms > 0 ? o->keepalive_ms : DEFAULT_KEEPALIVE_MS) * NS_PER_MS;
+
+    if (x->connection != NULL && x->pulled && !x->told_gone && http_has_stalled(x, now, stall_ns))
+        lose(x);
+    else if (http_keep_alive(x, now, quiet_ns))
+        resume(x);
+}
+
+static int timeout_of(struct http_server *s)
+{
+    MHD_UNSIGNED_LONG_LONG mhd_ms;
+    int ms = s->open != NULL ? TICK_MS : 1000;
+
+    if (MHD_get_timeout(s->daemon, &mhd_ms) == MHD_YES && mhd_ms < (unsigned)ms)
+        ms = (int)mhd_ms;
+    return ms;
+}
+
+static void *io_main(void *arg)
+{
+    struct http_server *s = arg;
+    struct epoll_event events[EVENTS];
+    uint64_t next_tick = 0;
+
+    while (!atomic_load(&s->stop)) {
+        int n = epoll_wait(s->epoll_fd, events, EVENTS, timeout_of(s));
+        for (int i = 0; i < n; i++) {
+            struct http_exchange *x = events[i].data.ptr;
+            if (x != NULL) /* an exchange lives at least as long as it is watched */
+                lose(x);
+        }
+        take_dirty(s);
+        (void)MHD_run(s->daemon);
+        uint64_t now = clock_now_ns();
+        if (now < next_tick)
+            continue;
+        next_tick = now + TICK_MS * NS_PER_MS;
+        for (struct http_exchange *x = s->open, *next; x != NULL; x = next) {
+            next = x->next;
+            tick(x, now);
+        }
+    }
+    return NULL;
+}
+
+/* ---- start and end ---- */
+
+static bool is_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
+    return a->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+
+static enum ferry_status open_socket(struct http_server *s, const struct addrinfo *a,
+                                     struct ferry_error *err)
+{
+    const struct http_options *o = &s->options;
+    int one = 1, bytes = SEND_BUFFER_BYTES;
+    struct sockaddr_storage bound = {0};
+    socklen_t size = sizeof bound;
+
+    s->loopback = is_loopback(a->ai_addr);
+    if (!s->loopback && o->auth == NULL && !o->insecure)
+        return FERRY_FAIL(err, FERRY_ERR_ARG,
+                          "%s can be reached from other machines and there is no API key; give "
+                          "--api-key-file, bind 127.0.0.1, or say --insecure",
+                          s->host);
+    s->listen_fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s->listen_fd < 0)
+        return FERRY_FAIL(err, FERRY_ERR_IO, "http: no socket: %s", strerror(errno));
+    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    (void)setsockopt(s->listen_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (bind(s->listen_fd, a->ai_addr, a->ai_addrlen) != 0 || listen(s->listen_fd, BACKLOG) != 0) {
+        int sys = errno;
+        return FERRY_FAIL(err, FERRY_ERR_IO, "cannot listen on %s port %u: %s%s", s->host, o->port,
+                          strerror(sys),
+                          sys == EADDRINUSE ? "; stop what listens there, or take another --port"
+                          : sys == EACCES   ? "; ports below 1024 need root"
+                                            : "");
+    }
+    if (getsockname(s->listen_fd, (struct sockaddr *)(void *)&bound, &size) == 0)
+        s->port =
+            ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&bound)->sin6_port
+                                              : ((struct sockaddr_in *)(void *)&bound)->sin_port);
+    return FERRY_OK;
+}
+
+static enum ferry_status listen_on(struct http_server *s, struct ferry_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char port[16];
+
+    (void)snprintf(port, sizeof port, "%u", s->options.port);
+    int rc = getaddrinfo(s->host, port, &hints, &found);
+    if (rc != 0)
+        return FERRY_FAIL(err, FERRY_ERR_ARG, "--host %s: %s", s->host, gai_strerror(rc));
+    enum ferry_status st = open_socket(s, found, err);
+    freeaddrinfo(found);
+    return st;
+}
+
+static void mhd_panic(void *cls, const char *file, unsigned line, const char *reason)
+{
+    (void)cls;
+    LOG_ERROR("http: libmicrohttpd gave up at %s:%u: %s", file, line,
+              reason != NULL ? reason : "no reason");
+    _exit(1);
+}
+
+static void mhd_log(void *cls, const char *format, va_list args)
+{
+    char line[256];
+
+    (void)cls;
+    (void)vsnprintf(line, sizeof line, format, args);
+    line[strcspn(line, "\n")] = 0;
+    LOG_DEBUG("http: %s", line);
+}
+
+static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *err)
+{
+    const struct http_options *o = &s->options;
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    unsigned n = (unsigned)(o->max_connections > 0 ? o->max_connections : DEFAULT_CONNECTIONS);
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->tls_cert},
+                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->tls_key},
+                                   {MHD_OPTION_END, 0, NULL}};
+
+    if (o->tls_cert == NULL)
+        tls[0].option = MHD_OPTION_END;
+    else
+        flags |= MHD_USE_TLS;
+    MHD_set_panic_func(mhd_panic, NULL);
+    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, http_access, s, MHD_OPTION_LISTEN_SOCKET,
+                                 s->listen_fd, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL,
+                                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+                                 MHD_OPTION_CONNECTION_LIMIT, n, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)HTTP_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+                                 o->idle_seconds > 0 ? o->idle_seconds : (unsigned)DEFAULT_IDLE_S,
+                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP,
+                                 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+    if (s->daemon == NULL)
+        return FERRY_FAIL(err, o->tls_cert != NULL ? FERRY_ERR_ARG : FERRY_ERR_IO,
+                          "http: libmicrohttpd does not start%s",
+                          o->tls_cert != NULL ? "; are --tls-cert and --tls-key PEM files that "
+                                                "belong together?"
+                                              : "");
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    struct epoll_event event = {.events = EPOLLIN};
+    if (info == NULL || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, info->epoll_fd, &event) != 0 ||
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &event) != 0)
+        return FERRY_FAIL(err, FERRY_ERR_IO, "http: epoll: %s", strerror(errno));
+    return FERRY_OK;
+}
+
+enum ferry_status http_server_create(struct http_server **ret_server,
+                                     const struct http_options *options, struct ferry_error *err)
+{
+    struct http_server *s = mem_zero(sizeof *s);
+    const char *host = options->host != NULL ? options->host : "127.0.0.1";
+
+    if (s == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "http: no memory");
+    s->options = *options;
+    s->listen_fd = -1;
+    (void)pthread_mutex_init(&s->dirty_mutex, NULL);
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->host = mem_strndup(host, strlen(host));
+    enum ferry_status st = FERRY_OK;
+    if (s->host == NULL || s->epoll_fd < 0 || s->wake_fd < 0)
+        st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "http: no memory or descriptors");
+    if (st == FERRY_OK)
+        st = listen_on(s, err);
+    if (st == FERRY_OK)
+        st = start_mhd(s, err);
+    if (st == FERRY_OK && pthread_create(&s->thread, NULL, io_main, s) != 0)
+        st = FERRY_FAIL(err, FERRY_ERR_IO, "http: no thread");
+    s->started = st == FERRY_OK;
+    if (st != FERRY_OK) {
+        http_server_destroy(s);
+        return st;
+    }
+    *ret_server = s;
+    return FERRY_OK;
+}
+
+void http_server_destroy(struct http_server *server)
+{
+    struct http_server *s = server;
+    uint64_t one = 1;
+
+    if (s == NULL)
+        return;
+    atomic_store(&s->stop, true);
+    if (s->started) {
+        (void)!write(s->wake_fd, &one, sizeof one);
+        (void)pthread_join(s->thread, NULL);
+    }
+    for (struct http_exchange *x = s->open; x != NULL; x = x->next)
+        lose(x); /* libmicrohttpd must not be stopped with suspended connections */
+    if (s->daemon != NULL) {
+        (void)MHD_run(s->daemon);
+        MHD_stop_daemon(s->daemon); /* closes the listening socket, too */
+    } else if (s->listen_fd >= 0) {
+        (void)close(s->listen_fd);
+    }
+    take_dirty(s);
+    /* Who owns an exchange has been told; it must have ended it by now. */
+    while (s->open != NULL) {
+        struct http_exchange *x = s->open;
+        if (x->owner.closed != NULL)
+            x->owner.closed(x->owner_arg);
+        exchange_free(x);
+    }
+    if (s->epoll_fd >= 0)
+        (void)close(s->epoll_fd);
+    if (s->wake_fd >= 0)
+        (void)close(s->wake_fd);
+    (void)pthread_mutex_destroy(&s->dirty_mutex);
+    mem_free(s->host);
+    mem_free(s);
+}
+
+unsigned http_port(const struct http_server *server)
+{
+    return server->port;
+}
+
+void http_server_drain(struct http_server *server)
+{
+    atomic_store(&server->draining, true);
+}
+
+size_t http_server_n_open(const struct http_server *server)
+{
+    return atomic_load(&server->n_open);
+}

@@ -1,0 +1,305 @@
+/* Answers: from any thread into a bounded buffer, from there to the wire. See http.h. */
+#include "serve/http_impl.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/size.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_STREAM_BYTES = 64 << 10, HARD_CAPS = 64, OUT_KEPT_BYTES = 16 << 10 };
+
+static size_t soft_cap(const struct http_exchange *x)
+{
+    size_t n = x->server->options.stream_bytes;
+
+    return n > 0 ? n : DEFAULT_STREAM_BYTES;
+}
+
+/* Under the mutex. False when there is no memory. */
+static bool append(struct http_exchange *x, const void *data, size_t size)
+{
+    if (x->out_start > 0 && x->out_start == x->out_size)
+        x->out_start = x->out_size = 0;
+    if (size > x->out_capacity - x->out_size && x->out_start > 0) {
+        x->out_size -= x->out_start;
+        memmove(x->out, x->out + x->out_start, x->out_size);
+        x->out_start = 0;
+    }
+    if (size > x->out_capacity - x->out_size) {
+        size_t capacity = 2 * x->out_capacity + size + 512;
+        char *grown = mem_resize(x->out, x->out_size, capacity);
+        if (grown == NULL)
+            return false;
+        x->out = grown;
+        x->out_capacity = capacity;
+    }
+    if (size > 0)
+        memcpy(x->out + x->out_size, data, size);
+    if (x->out_start == x->out_size) /* the reader was not in debt until now */
+        x->taken_ns = clock_now_ns();
+    x->out_size += size;
+    x->wrote_ns = clock_now_ns();
+    return true;
+}
+
+static void lock(struct http_exchange *x)
+{
+    (void)pthread_mutex_lock(&x->mutex);
+}
+
+static void unlock(struct http_exchange *x)
+{
+    (void)pthread_mutex_unlock(&x->mutex);
+}
+
+void http_reply(struct http_exchange *x, int status, const char *content_type, const void *body,
+                size_t size)
+{
+    lock(x);
+    FERRY_ASSERT(x->state == ANSWER_NONE);
+    x->status = status;
+    x->content_type = content_type;
+    if (!x->gone && !append(x, body, size)) {
+        x->status = 503;
+        x->out_size = x->out_start = 0;
+    }
+    x->state = ANSWER_WHOLE;
+    unlock(x);
+    http_touch(x);
+}
+
+/* The type of error in OpenAI's words. */
+static const char *error_type(int status)
+{
+    return status == 401   ? "authentication_error"
+           : status == 403 ? "permission_error"
+           : status == 429 ? "rate_limit_error"
+           : status >= 500 ? "server_error"
+                           : "invalid_request_error";
+}
+
+void http_error(struct http_exchange *x, int status, const char *code, const char *param,
+                const char *message)
+{
+    json_t *text = json_string(message); /* NULL when it is not UTF-8 */
+    json_t *error =
+        json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
+                  text != NULL ? text : json_string("the message of this error is not UTF-8"),
+                  "type", error_type(status), "code", code, "param", param);
+    char *body = error != NULL ? json_dumps(error, JSON_COMPACT) : NULL;
+    const char *plain = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\"}}";
+
+    json_decref(error);
+    http_reply(x, status, "application/json", body != NULL ? body : plain,
+               strlen(body != NULL ? body : plain));
+    free(body); /* jansson's own */
+}
+
+void http_stream_begin(struct http_exchange *x, int status, const char *content_type)
+{
+    lock(x);
+    FERRY_ASSERT(x->state == ANSWER_NONE);
+    x->status = status;
+    x->content_type = content_type;
+    x->state = ANSWER_STREAM;
+    x->wrote_ns = x->taken_ns = clock_now_ns();
+    unlock(x);
+    http_touch(x);
+}
+
+enum ferry_status http_stream_write(struct http_exchange *x, const void *data, size_t size)
+{
+    enum ferry_status st = FERRY_OK;
+
+    lock(x);
+    FERRY_ASSERT(x->state == ANSWER_STREAM);
+    size_t waiting = x->out_size - x->out_start;
+    if (x->gone) {
+        st = FERRY_ERR_CANCELLED;
+    } else if (waiting + size > HARD_CAPS * soft_cap(x) || !append(x, data, size)) {
+        x->gone = true; /* told on the I/O thread */
+        st = FERRY_ERR_CANCELLED;
+    } else if (waiting + size > soft_cap(x)) {
+        x->above = true;
+        st = FERRY_AGAIN;
+    }
+    unlock(x);
+    http_touch(x);
+    return st;
+}
+
+void http_stream_end(struct http_exchange *x, bool complete)
+{
+    lock(x);
+    FERRY_ASSERT(x->state == ANSWER_STREAM);
+    x->state = complete ? ANSWER_WHOLE : ANSWER_CUT;
+    unlock(x);
+    http_touch(x);
+}
+
+void http_add_header(struct http_exchange *x, const char *name, const char *value)
+{
+    lock(x);
+    if (x->n_added < HTTP_ADDED_MAX && strlen(name) < sizeof x->added[0].name) {
+        size_t n = 0;
+        char *to = x->added[x->n_added].value;
+        for (; *value != 0 && n + 1 < sizeof x->added[0].value; value++) {
+            if (*value >= ' ' && *value <= '~')
+                to[n++] = *value;
+        }
+        to[n] = 0;
+        (void)strcpy(x->added[x->n_added++].name, name);
+    }
+    unlock(x);
+}
+
+static void note(struct http_exchange *x, struct http_note n)
+{
+    lock(x);
+    if (x->n_notes < HTTP_NOTES_MAX)
+        x->notes[x->n_notes++] = n;
+    unlock(x);
+}
+
+void http_log_number(struct http_exchange *x, const char *name, uint64_t value)
+{
+    note(x, (struct http_note){.name = name, .number = value});
+}
+
+void http_log_word(struct http_exchange *x, const char *name, const char *constant)
+{
+    note(x, (struct http_note){.name = name, .word = constant});
+}
+
+/* ---- I/O thread ---- */
+
+void http_tell_gone(struct http_exchange *x)
+{
+    bool owed;
+
+    lock(x);
+    x->gone = true;
+    owed = x->state == ANSWER_NONE || x->state == ANSWER_STREAM;
+    unlock(x);
+    if (x->told_gone)
+        return;
+    x->told_gone = true;
+    if (owed && x->owner.gone != NULL)
+        x->owner.gone(x->owner_arg);
+}
+
+bool http_has_stalled(struct http_exchange *x, uint64_t now_ns, uint64_t limit_ns)
+{
+    lock(x);
+    bool stalled =
+        x->out_size > x->out_start && now_ns > x->taken_ns && now_ns - x->taken_ns > limit_ns;
+    unlock(x);
+    return stalled;
+}
+
+bool http_keep_alive(struct http_exchange *x, uint64_t now_ns, uint64_t quiet_ns)
+{
+    static const char COMMENT[] = ": keep-alive\n\n";
+
+    lock(x);
+    bool quiet = x->state == ANSWER_STREAM && !x->gone && x->out_size == x->out_start &&
+                 now_ns > x->wrote_ns && now_ns - x->wrote_ns > quiet_ns;
+    quiet = quiet && append(x, COMMENT, sizeof COMMENT - 1);
+    unlock(x);
+    return quiet;
+}
+
+/* libmicrohttpd asks for the next bytes of a stream. */
+static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
+{
+    struct http_exchange *x = cls;
+    bool drained = false;
+
+    (void)pos;
+    lock(x);
+    size_t n = min_size(max, x->out_size - x->out_start);
+    if (n > 0) {
+        memcpy(buf, x->out + x->out_start, n);
+        x->out_start += n;
+        x->taken_ns = clock_now_ns();
+        drained = x->above && x->out_size - x->out_start < soft_cap(x) / 2;
+        if (drained)
+            x->above = false;
+        if (x->out_start == x->out_size && x->out_capacity > OUT_KEPT_BYTES &&
+            x->state != ANSWER_STREAM) {
+            mem_free(x->out);
+            x->out = NULL;
+            x->out_start = x->out_size = x->out_capacity = 0;
+        }
+    }
+    enum answer_state state = x->state;
+    bool gone = x->gone;
+    unlock(x);
+    x->sent_bytes += n;
+    if (drained && x->owner.drained != NULL && !gone)
+        x->owner.drained(x->owner_arg);
+    if (n > 0)
+        return (ssize_t)n;
+    if (gone || state == ANSWER_CUT)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (state == ANSWER_WHOLE)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    http_suspend(x);
+    return 0;
+}
+
+static void add_headers(struct http_exchange *x, struct MHD_Response *response)
+{
+    (void)MHD_add_response_header(response, "Content-Type", x->content_type);
+    (void)MHD_add_response_header(response, "X-Request-Id", x->id);
+    (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (x->origin != NULL) {
+        (void)MHD_add_response_header(response, "Access-Control-Allow-Origin", x->origin);
+        (void)MHD_add_response_header(response, "Access-Control-Expose-Headers",
+                                      "X-Request-Id, X-Ignored-Params, Retry-After");
+        (void)MHD_add_response_header(response, "Vary", "Origin");
+    }
+    for (size_t i = 0; i < x->n_added; i++)
+        (void)MHD_add_response_header(response, x->added[i].name, x->added[i].value);
+    if (x->refused || atomic_load(&x->server->draining))
+        (void)MHD_add_response_header(response, "Connection", "close");
+}
+
+/* The state can only move on from here to more complete ones, so what was read stays true. */
+enum MHD_Result http_answer(struct http_exchange *x)
+{
+    struct MHD_Response *response;
+
+    lock(x);
+    enum answer_state state = x->state;
+    bool gone = x->gone;
+    bool whole = state == ANSWER_WHOLE && x->sent_bytes == 0;
+    unlock(x);
+    if (gone)
+        return MHD_NO; /* closes the connection */
+    if (state == ANSWER_NONE) {
+        http_suspend(x);
+        return MHD_YES;
+    }
+    if (whole && strncmp(x->content_type, "text/event-stream", 17) != 0) {
+        response = MHD_create_response_from_buffer(x->out_size, x->out_size > 0 ? x->out : NULL,
+                                                   MHD_RESPMEM_PERSISTENT);
+        x->sent_bytes = x->out_size; /* x outlives the response: it is freed off the wire */
+    } else {
+        response =
+            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8 << 10, read_stream, x, NULL);
+        if (response != NULL)
+            (void)MHD_add_response_header(response, "Cache-Control", "no-cache");
+    }
+    if (response == NULL)
+        return MHD_NO;
+    add_headers(x, response);
+    x->queued = true;
+    enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)x->status, response);
+    MHD_destroy_response(response);
+    return result;
+}

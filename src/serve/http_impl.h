@@ -1,0 +1,131 @@
+/* Inside of the HTTP layer: what the loop (http.c), the checks of a request (http_request.c) and
+ * the answers (http_answer.c) share. */
+#ifndef SERVE_HTTP_IMPL_H
+#define SERVE_HTTP_IMPL_H
+
+#include "serve/http.h"
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+enum {
+    HTTP_HEADERS_MAX = 100,       /* of a request */
+    HTTP_HEADER_BYTES = 16 << 10, /* of all of them */
+    HTTP_URI_BYTES = 8 << 10,
+    HTTP_POOL_BYTES =
+        48 << 10, /* libmicrohttpd's memory of a connection: the two above, and a buffer */
+    HTTP_ID_BYTES = 64,
+    HTTP_ADDED_MAX = 12,
+    HTTP_NOTES_MAX = 12,
+    HTTP_OVERFLOWS_MAX = 1024, /* pieces of a body that are read after it was too long */
+};
+
+enum answer_state {
+    ANSWER_NONE,
+    ANSWER_STREAM, /* begun, more to come */
+    ANSWER_WHOLE,  /* all of it is in `out` */
+    ANSWER_CUT,    /* what is in `out`, then the connection is cut */
+};
+
+struct http_note {
+    const char *name;
+    const char *word; /* NULL: number */
+    uint64_t number;
+};
+
+struct http_exchange {
+    struct http_server *server;
+    struct http_exchange *next, *previous; /* all that are open; I/O thread */
+
+    /* The request; constant once the handler runs. */
+    char *method, *path;
+    char id[HTTP_ID_BYTES + 1];
+    char *body;
+    size_t body_size, body_capacity;
+    int key_index;
+    const char *origin; /* the allowed one, in `path`'s allocation; NULL: none */
+    uint64_t start_ns;
+
+    /* I/O thread only. */
+    struct MHD_Connection *connection; /* NULL: off the wire */
+    int fd;
+    bool watched, suspended, complete; /* complete: the body is there */
+    bool owned;                        /* somebody owes an answer */
+    bool no_room;                      /* for the body, over all connections */
+    size_t overflows;                  /* pieces of the body that were not kept */
+    bool refused;                      /* by us, before the handler: nothing to own */
+    bool pulled;                       /* as a stream: libmicrohttpd takes the pieces from us */
+    bool queued;                       /* libmicrohttpd has the response */
+    bool told_gone, told_closed;
+    const char *route;
+    struct http_owner owner;
+    void *owner_arg;
+    uint64_t sent_bytes;
+
+    /* Guards what follows; held for copies only, and never while anything is called. */
+    pthread_mutex_t mutex;
+    enum answer_state state;
+    bool gone;  /* nobody reads any more */
+    bool above; /* AGAIN was said, `drained` is owed */
+    bool dirty; /* in the server's list of exchanges to look at */
+    int status;
+    const char *content_type;
+    char *out;
+    size_t out_start, out_size, out_capacity; /* [out_start, out_size) is still to be sent */
+    uint64_t wrote_ns;                        /* the owner last said something */
+    uint64_t taken_ns; /* the reader last took something, or was in debt to nobody */
+    struct {
+        char name[48], value[512];
+    } added[HTTP_ADDED_MAX];
+    size_t n_added;
+    struct http_note notes[HTTP_NOTES_MAX];
+    size_t n_notes;
+    struct http_exchange *next_dirty;
+};
+
+struct http_server {
+    struct http_options options;
+    char *host;
+    bool loopback;
+    struct MHD_Daemon *daemon;
+    int listen_fd, epoll_fd, wake_fd;
+    unsigned port;
+    pthread_t thread;
+    bool started;
+    atomic_bool stop, draining;
+    atomic_size_t n_open;
+    size_t bodies_bytes;         /* I/O thread */
+    struct http_exchange *open;  /* I/O thread */
+    pthread_mutex_t dirty_mutex; /* guards dirty and the next_dirty links */
+    struct http_exchange *dirty;
+};
+
+/* http_request.c: one callback of libmicrohttpd per request stage. */
+enum MHD_Result http_access(void *cls, struct MHD_Connection *connection, const char *url,
+                            const char *method, const char *version, const char *upload_data,
+                            size_t *upload_data_size, void **con_cls);
+
+/* http_answer.c, I/O thread. Hands the answer to libmicrohttpd, or suspends until there is one. */
+enum MHD_Result http_answer(struct http_exchange *x);
+void http_tell_gone(struct http_exchange *x);
+/* Whether the reader has owed us a read for longer than that. */
+bool http_has_stalled(struct http_exchange *x, uint64_t now_ns, uint64_t limit_ns);
+/* Writes a comment into a stream in which nothing was said for so long; true if it did. */
+bool http_keep_alive(struct http_exchange *x, uint64_t now_ns, uint64_t quiet_ns);
+
+/* http.c, I/O thread. spare_bytes: room behind the path, for the origin. */
+struct http_exchange *http_exchange_new(struct http_server *server,
+                                        struct MHD_Connection *connection, const char *method,
+                                        const char *url, size_t spare_bytes);
+void http_exchange_off_wire(struct http_exchange *x);
+void http_suspend(struct http_exchange *x);
+
+/* http.c, any thread: the I/O thread shall look at x. */
+void http_touch(struct http_exchange *x);
+
+/* http_log.c, I/O thread. */
+void http_log(const struct http_exchange *x, uint64_t now_ns);
+
+#endif
