@@ -16,7 +16,7 @@ enum {
     TILE_GROUPS = 2,
     ROWS_MAX = 64,         /* rows that are prepared at a time */
     CHUNK_BLOCKS = 32,     /* blocks of k that fit for so many rows; more for fewer. Whole panels */
-    UNPACK_BLOCKS = 16,    /* blocks of k that are unpacked at a time. Whole panels */
+    NEAR_BLOCKS = 16,      /* blocks of k that all tiles use in turn. Whole panels */
     ACT_BYTES = 40,        /* of one row and block: 32 codes, scale, aux */
     PREFETCH_BYTES = 8192, /* ahead in each group */
 };
@@ -330,28 +330,24 @@ INLINE void prefetch(uintptr_t at, size_t n_bytes)
         _mm_prefetch((const char *)(at + i), _MM_HINT_T0);
 }
 
-/* n rows from r0, codes straight from the packed groups. `last`: no further rows need these groups,
- * so that the next ones can be fetched. */
-INLINE void tile_direct(enum dtype t, int n, const struct rows *s, size_t r0,
-                        const struct columns *cols, bool last)
+/* All n rows of a job, codes straight from the packed groups. */
+INLINE void tile_direct(enum dtype t, int n, const struct rows *s, const struct columns *cols)
 {
     const struct pack_layout l = pack_layout_of(t);
     size_t n_blocks = s->block_end - s->block_begin;
     size_t n_panels = chunk_panels(l, s);
     size_t distance = PREFETCH_BYTES / pack_panel_bytes(l);
     const uint8_t *panel[TILE_GROUPS];
-    const uint8_t *x = s->act + r0 * n_blocks * ACT_BYTES;
+    const uint8_t *x = s->act;
     __m256 acc[TILE_ROWS][TILE_GROUPS];
 
-    load_acc(n, s, r0, cols, acc);
+    load_acc(n, s, 0, cols, acc);
     EACH_GROUP(panel[g] = pack_header(l, cols->group[g], s->block_begin));
     distance = distance < n_panels ? distance : n_panels;
     for (size_t p = 0; p < n_panels; p++) {
         size_t in_panel = n_blocks - p * l.blocks < l.blocks ? n_blocks - p * l.blocks : l.blocks;
         uintptr_t ahead[TILE_GROUPS];
-        /* Before the last rows these groups are still needed: nothing to fetch but themselves. */
-        size_t to = (p + distance < n_panels || last) ? p + distance : p;
-        EACH_GROUP(ahead[g] = panel_ahead(l, s, cols, g, to));
+        EACH_GROUP(ahead[g] = panel_ahead(l, s, cols, g, p + distance));
         EACH_GROUP(prefetch(ahead[g], l.header));
         size_t at = l.header;
         for (size_t i = 0; i < in_panel; i++, at += l.body, x += n * ACT_BYTES) {
@@ -365,12 +361,14 @@ INLINE void tile_direct(enum dtype t, int n, const struct rows *s, size_t r0,
         }
         EACH_GROUP(panel[g] += pack_panel_bytes(l));
     }
-    store_acc(n, s, r0, cols, acc);
+    store_acc(n, s, 0, cols, acc);
 }
 
-/* Codes of a pair of groups, some blocks long. */
+/* More rows than one tile share a pair of groups some blocks at a time: these stay in L1 until all
+ * tiles have used them, packed (tile_near) or unpacked (tile_ready). Sums rest in memory between.
+ */
 struct unpacked {
-    struct codes c[UNPACK_BLOCKS][TILE_GROUPS];
+    struct codes c[NEAR_BLOCKS][TILE_GROUPS];
 };
 
 /* Blocks [begin, begin + n_blocks) of the chunk. */
@@ -392,11 +390,21 @@ INLINE void unpack(enum dtype t, const struct rows *s, const struct columns *col
     }
 }
 
-/* Packed bytes that are unpacked next. Tiles fetch a share each: in one go, prefetches would wait
- * for each other. */
+/* Up to so many rows codes are not unpacked to memory: unpacking in registers once for every 4 rows
+ * costs less. Q8_0 has nothing to unpack and is only copied for the order of access. */
+INLINE size_t near_rows(enum dtype t)
+{
+    if (t == DTYPE_Q8_0)
+        return 20;
+    return dot_form_of(t) == DOT_U6 ? 4 : 8;
+}
+
+/* Packed bytes that all tiles use next. Each tile fetches a share of them, some lines a block: in
+ * one go, prefetches would wait for each other and hold up the arithmetic. Small shares of unpacked
+ * tiles do go at once, there the looking at every block would cost more. */
 struct ahead {
     uintptr_t at[TILE_GROUPS];
-    size_t n_bytes; /* of each tile's share */
+    size_t share, step, n_steps; /* bytes of each group that a tile fetches, and at one block */
 };
 
 INLINE struct ahead ahead_of(enum dtype t, const struct rows *s, const struct columns *cols,
@@ -405,24 +413,30 @@ INLINE struct ahead ahead_of(enum dtype t, const struct rows *s, const struct co
     const struct pack_layout l = pack_layout_of(t);
     size_t n_panels = chunk_panels(l, s);
     size_t n_tiles = (s->n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    size_t n_bytes = UNPACK_BLOCKS / l.blocks * pack_panel_bytes(l);
-    size_t next = (begin + UNPACK_BLOCKS) / l.blocks;
-    struct ahead ret = {.n_bytes = (n_bytes + n_tiles - 1) / n_tiles};
+    size_t n_bytes = NEAR_BLOCKS / l.blocks * pack_panel_bytes(l);
+    size_t next = (begin + NEAR_BLOCKS) / l.blocks;
+    struct ahead ret = {.share = (n_bytes + n_tiles - 1) / n_tiles};
 
+    ret.step = n_tiles > 3 && s->n_rows > near_rows(t) ? ret.share
+                                                       : (ret.share / NEAR_BLOCKS + 63) / 64 * 64;
+    ret.n_steps = (ret.share + ret.step - 1) / ret.step;
     next = next < n_panels ? next : n_panels;
     EACH_GROUP(ret.at[g] = panel_ahead(l, s, cols, g, next));
     return ret;
 }
 
-INLINE void fetch_share(struct ahead *ahead)
+/* At block b of a tile. */
+INLINE void fetch_share(struct ahead *ahead, size_t b)
 {
-    EACH_GROUP(prefetch(ahead->at[g], ahead->n_bytes));
-    EACH_GROUP(ahead->at[g] += ahead->n_bytes);
+    if (b >= ahead->n_steps)
+        return;
+    EACH_GROUP(prefetch(ahead->at[g], ahead->step));
+    EACH_GROUP(ahead->at[g] += ahead->step);
 }
 
-/* n rows from r0, a few blocks that have been unpacked; x: the first of them. */
+/* n rows, a few blocks that have been unpacked; x: the first of them. */
 INLINE void tile_ready(enum dtype t, int n, const struct unpacked *u, size_t n_blocks,
-                       const uint8_t *x, __m256 *kept)
+                       const uint8_t *x, struct ahead *ahead, __m256 *kept)
 {
     __m256 acc[TILE_ROWS][TILE_GROUPS];
 
@@ -430,30 +444,72 @@ INLINE void tile_ready(enum dtype t, int n, const struct unpacked *u, size_t n_b
     for (size_t b = 0; b < n_blocks; b++, x += n * ACT_BYTES) {
         const struct codes *c = u->c[b];
         struct source source[TILE_GROUPS] = {{&c[0], NULL}, {&c[1], NULL}};
+        fetch_share(ahead, b);
         step(t, n, source, c, x, acc);
     }
     EACH_ROW(n, EACH_GROUP(kept[2 * r + g] = acc[r][g]));
 }
 
+/* The same, codes straight from panels. */
+INLINE void tile_near(enum dtype t, int n, const uint8_t *const *panels, size_t n_blocks,
+                      const uint8_t *x, struct ahead *ahead, __m256 *kept)
+{
+    const struct pack_layout l = pack_layout_of(t);
+    const uint8_t *panel[TILE_GROUPS];
+    __m256 acc[TILE_ROWS][TILE_GROUPS];
+
+    EACH_ROW(n, EACH_GROUP(acc[r][g] = kept[2 * r + g]));
+    EACH_GROUP(panel[g] = panels[g]);
+    for (size_t b = 0; b < n_blocks;) {
+        size_t in_panel = n_blocks - b < l.blocks ? n_blocks - b : l.blocks;
+        for (size_t i = 0; i < in_panel; i++, b++, x += n * ACT_BYTES) {
+            struct source source[TILE_GROUPS];
+            struct codes c[TILE_GROUPS];
+            fetch_share(ahead, b);
+            EACH_GROUP(source[g].ready = NULL);
+            EACH_GROUP(source[g].body = panel[g] + l.header + i * l.body);
+            EACH_GROUP(load_scales(t, panel[g], i, &c[g]));
+            step(t, n, source, c, x, acc);
+        }
+        EACH_GROUP(panel[g] += pack_panel_bytes(l));
+    }
+    EACH_ROW(n, EACH_GROUP(kept[2 * r + g] = acc[r][g]));
+}
+
+/* All rows by n_blocks blocks from `block`: tile(n, activations, sums) for 4 rows each, then for
+ * the rest. */
+#define EACH_TILE(s, block, kept, tile)                                                \
+    do {                                                                               \
+        size_t chunk = (s)->block_end - (s)->block_begin;                              \
+        size_t r = 0;                                                                  \
+        for (; r + 4 <= (s)->n_rows; r += 4)                                           \
+            tile(4, (s)->act + (r * chunk + 4 * (block)) * ACT_BYTES, (kept) + 2 * r); \
+        const uint8_t *rest = (s)->act + r * chunk * ACT_BYTES;                        \
+        if ((s)->n_rows - r == 3)                                                      \
+            tile(3, rest + 3 * (block)*ACT_BYTES, (kept) + 2 * r);                     \
+        else if ((s)->n_rows - r == 2)                                                 \
+            tile(2, rest + 2 * (block)*ACT_BYTES, (kept) + 2 * r);                     \
+        else if ((s)->n_rows - r == 1)                                                 \
+            tile(1, rest + (block)*ACT_BYTES, (kept) + 2 * r);                         \
+    } while (0)
+
 INLINE void tiles_ready(enum dtype t, const struct rows *s, const struct unpacked *u, size_t block,
                         size_t n_blocks, struct ahead ahead, __m256 *kept)
 {
-    size_t chunk = s->block_end - s->block_begin;
-    size_t r = 0;
+#define TILE(n, x, sums) tile_ready(t, n, u, n_blocks, x, &ahead, sums)
+    EACH_TILE(s, block, kept, TILE);
+#undef TILE
+}
 
-    for (; r + 4 <= s->n_rows; r += 4) {
-        fetch_share(&ahead);
-        tile_ready(t, 4, u, n_blocks, s->act + (r * chunk + 4 * block) * ACT_BYTES, kept + 2 * r);
-    }
-    if (r < s->n_rows)
-        fetch_share(&ahead);
-    const uint8_t *rest = s->act + r * chunk * ACT_BYTES;
-    if (s->n_rows - r == 3)
-        tile_ready(t, 3, u, n_blocks, rest + 3 * block * ACT_BYTES, kept + 2 * r);
-    else if (s->n_rows - r == 2)
-        tile_ready(t, 2, u, n_blocks, rest + 2 * block * ACT_BYTES, kept + 2 * r);
-    else if (s->n_rows - r == 1)
-        tile_ready(t, 1, u, n_blocks, rest + block * ACT_BYTES, kept + 2 * r);
+INLINE void tiles_near(enum dtype t, const struct rows *s, const struct columns *cols, size_t block,
+                       size_t n_blocks, struct ahead ahead, __m256 *kept)
+{
+    const uint8_t *panels[TILE_GROUPS];
+
+    EACH_GROUP(panels[g] = pack_header(pack_layout_of(t), cols->group[g], s->block_begin + block));
+#define TILE(n, x, sums) tile_near(t, n, panels, n_blocks, x, &ahead, sums)
+    EACH_TILE(s, block, kept, TILE);
+#undef TILE
 }
 
 /* One function per dot form: once unpacked, formats of one form are the same. */
@@ -482,7 +538,8 @@ INLINE ready_fn *ready_of(enum dot_form form)
                               : ready_signed;
 }
 
-INLINE void matmul_ready(enum dtype t, const struct rows *s, const struct columns *cols)
+/* More rows than one tile. */
+INLINE void matmul_tiles(enum dtype t, const struct rows *s, const struct columns *cols)
 {
     __m256 kept[2 * ROWS_MAX];
     struct unpacked u;
@@ -490,10 +547,15 @@ INLINE void matmul_ready(enum dtype t, const struct rows *s, const struct column
 
     for (size_t r = 0; r < s->n_rows; r++)
         load_acc(1, s, r, cols, (__m256(*)[TILE_GROUPS])(kept + 2 * r));
-    for (size_t b = 0; b < n; b += UNPACK_BLOCKS) {
-        size_t n_blocks = n - b < UNPACK_BLOCKS ? n - b : UNPACK_BLOCKS;
+    for (size_t b = 0; b < n; b += NEAR_BLOCKS) {
+        size_t n_blocks = n - b < NEAR_BLOCKS ? n - b : NEAR_BLOCKS;
+        struct ahead ahead = ahead_of(t, s, cols, b);
+        if (s->n_rows <= near_rows(t)) {
+            tiles_near(t, s, cols, b, n_blocks, ahead, kept);
+            continue;
+        }
         unpack(t, s, cols, b, n_blocks, &u);
-        ready_of(dot_form_of(t))(s, &u, b, n_blocks, ahead_of(t, s, cols, b), kept);
+        ready_of(dot_form_of(t))(s, &u, b, n_blocks, ahead, kept);
     }
     for (size_t r = 0; r < s->n_rows; r++)
         store_acc(1, s, r, cols, (__m256(*)[TILE_GROUPS])(kept + 2 * r));
@@ -539,39 +601,28 @@ INLINE void pick_columns(enum dtype t, const struct matmul_job *job, const struc
     }
 }
 
-/* Up to so many rows codes are not unpacked to memory: unpacking in registers once for every 4 rows
- * costs less. Q8_0 has nothing to unpack and is only copied for the order of access. */
-INLINE size_t direct_rows(enum dtype t)
-{
-    if (t == DTYPE_Q8_0)
-        return 20;
-    return dot_form_of(t) == DOT_U6 ? 4 : 8;
-}
-
-INLINE void matmul_direct(enum dtype t, const struct rows *s, const struct columns *cols)
-{
-    size_t n = s->n_rows, r = 0;
-
-    for (; r + 4 <= n; r += 4)
-        tile_direct(t, 4, s, r, cols, r + 4 == n);
-    if (n - r == 3)
-        tile_direct(t, 3, s, r, cols, true);
-    else if (n - r == 2)
-        tile_direct(t, 2, s, r, cols, true);
-    else if (n - r == 1)
-        tile_direct(t, 1, s, r, cols, true);
-}
-
 INLINE void groups(enum dtype t, const struct matmul_job *job, const struct rows *s)
 {
     struct columns cols;
 
     for (size_t g = job->group_begin; g < job->group_end; g += TILE_GROUPS) {
         pick_columns(t, job, s, g, &cols);
-        if (s->n_rows > direct_rows(t))
-            matmul_ready(t, s, &cols);
-        else
-            matmul_direct(t, s, &cols);
+        switch (s->n_rows) {
+        case 1:
+            tile_direct(t, 1, s, &cols);
+            break;
+        case 2:
+            tile_direct(t, 2, s, &cols);
+            break;
+        case 3:
+            tile_direct(t, 3, s, &cols);
+            break;
+        case 4:
+            tile_direct(t, 4, s, &cols);
+            break;
+        default:
+            matmul_tiles(t, s, &cols);
+        }
     }
 }
 
