@@ -128,28 +128,70 @@ static bool is_single_word(const char *text, size_t n_bytes, size_t start, size_
     return true;
 }
 
-/* Next match that counts, stretched over white space as its token wants. A match that does not
- * count still hides what overlaps it, as in the reference. */
+/* Where the trusted bytes around `at` end, `at` itself when it is not trusted; *ret_next is where
+ * the next trusted byte behind that is (or SIZE_MAX). */
+static size_t trusted_end(const struct added_trust *trust, size_t at, size_t *ret_next)
+{
+    size_t low = 0;
+    size_t high = trust->n;
+    size_t place = at + trust->offset;
+
+    while (low < high) { /* first span that ends behind the place */
+        size_t middle = low + (high - low) / 2;
+        if (trust->spans[middle].end <= place)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    bool inside = low < trust->n && trust->spans[low].start <= place;
+    size_t next = low + inside;
+    *ret_next = next < trust->n ? trust->spans[next].start - trust->offset : SIZE_MAX;
+    return inside ? trust->spans[low].end - trust->offset : at;
+}
+
+/* The pattern that counts at i, NULL when there is none; *ret_end is where to search on. A match
+ * that does not count still hides what overlaps it, as in the reference; one that does not count
+ * for lack of trust hides nothing that is trusted. */
+static const struct added_pattern *match(const struct added_set *set, const char *text,
+                                         size_t n_bytes, size_t i, bool parse_special,
+                                         const struct added_trust *trust, size_t *ret_end)
+{
+    unsigned char byte = (unsigned char)text[i];
+    const struct added_pattern *found =
+        set->first[byte] == set->first[byte + 1] ? NULL : longest_at(set, text + i, n_bytes - i);
+
+    *ret_end = i + (found == NULL ? 1 : found->size);
+    if (found == NULL || !found->token->special)
+        return found;
+    if (!parse_special)
+        return NULL;
+    if (trust == NULL)
+        return found;
+    size_t next;
+    size_t end = trusted_end(trust, i, &next);
+    if (*ret_end <= end)
+        return found;
+    found = end > i ? longest_at(set, text + i, end - i) : NULL;
+    *ret_end = found != NULL ? i + found->size : min_size(*ret_end, next);
+    return found;
+}
+
+/* Next match that counts, stretched over white space as its token wants. */
 static bool find(const struct added_set *set, const char *text, size_t n_bytes, bool parse_special,
                  struct added_cursor *cursor, struct added_piece *ret)
 {
     size_t i = cursor->search;
 
     while (i < n_bytes) {
-        unsigned char byte = (unsigned char)text[i];
-        const struct added_pattern *found = set->first[byte] == set->first[byte + 1]
-                                                ? NULL
-                                                : longest_at(set, text + i, n_bytes - i);
-        if (found == NULL) {
-            i++;
-            continue;
-        }
         size_t start = i;
-        size_t end = i + found->size;
-        const struct added_token *token = found->token;
+        size_t end;
+        const struct added_pattern *found =
+            match(set, text, n_bytes, i, parse_special, cursor->trust, &end);
         i = end;
-        if ((token->special && !parse_special) ||
-            (token->single_word && !is_single_word(text, n_bytes, start, end)))
+        if (found == NULL)
+            continue;
+        const struct added_token *token = found->token;
+        if (token->single_word && !is_single_word(text, n_bytes, start, end))
             continue;
         if (token->lstrip)
             start = max_size(space_before(text, start), cursor->done);

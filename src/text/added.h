@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "ferry/status.h"
+#include "text/span.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,15 +49,25 @@ struct added_piece {
     size_t end;
 };
 
-/* Iteration state; {0} to start. */
+/* The bytes of a text in which special tokens may be recognised. */
+struct added_trust {
+    const struct text_span *spans; /* [n] ascending, disjoint, not touching */
+    size_t n;
+    size_t offset; /* byte 0 of the text is byte `offset` for the spans */
+};
+
+/* Iteration state; {0} to start, or with trust set. */
 struct added_cursor {
-    size_t search;             /* where the next search begins */
-    size_t done;               /* everything before has been given out */
-    struct added_piece queued; /* a token found behind the text that was given out first */
+    const struct added_trust *trust; /* NULL: parse_special decides alone; borrowed */
+    size_t search;                   /* where the next search begins */
+    size_t done;                     /* everything before has been given out */
+    struct added_piece queued;       /* a token found behind the text that was given out first */
 };
 
 /* Next stretch of text [n_bytes]; false at the end. Without parse_special special tokens stay
- * ordinary text. Time: bytes times the longest pattern at worst, bytes in practice. */
+ * ordinary text; with it and cursor->trust they are recognised only where all their bytes are
+ * trusted, and a longer match that reaches into other bytes does not hide one that does not. Time:
+ * bytes times the longest pattern at worst, bytes in practice. */
 bool added_next(const struct added_set *set, const char *text, size_t n_bytes, bool parse_special,
                 struct added_cursor *cursor, struct added_piece *ret_piece);
 

@@ -17,6 +17,7 @@
 #define TEXT_TEMPLATE_H
 
 #include "ferry/status.h"
+#include "text/span.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -24,12 +25,6 @@
 #include <stdint.h>
 
 struct template;
-
-/* Bytes [start, end) of a text. */
-struct text_span {
-    size_t start;
-    size_t end;
-};
 
 /* What one rendering may use. Zero fields take the default of template_limits_default. */
 struct template_limits {

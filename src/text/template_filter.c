@@ -609,7 +609,16 @@ static bool indent(struct call *call, struct tpl_value *ret)
 
 static bool safe(struct call *call, struct tpl_value *ret)
 {
-    return as_text(call->run, call->value, ret);
+    if (!as_text(call->run, call->value, ret))
+        return false;
+    ret->markup = true;
+    return true;
+}
+
+static bool escape(struct call *call, struct tpl_value *ret)
+{
+    struct tpl_value text;
+    return as_text(call->run, call->value, &text) && tpl_escape(call->run, &text, ret);
 }
 
 /* A separator of tojson(separators=(a, b)). */
@@ -763,6 +772,8 @@ static const struct {
     {"d", use_default, 0, 2, {"default_value", "boolean", "", ""}},
     {"default", use_default, 0, 2, {"default_value", "boolean", "", ""}},
     {"dictsort", dictsort, 0, 3, {"case_sensitive", "by", "reverse", ""}},
+    {"e", escape, 0, 0, NO_NAMES},
+    {"escape", escape, 0, 0, NO_NAMES},
     {"first", first, 0, 0, NO_NAMES},
     {"float", to_float, 0, 1, {"default", "", "", ""}},
     {"indent", indent, 0, 3, {"width", "first", "blank", ""}},

@@ -457,6 +457,22 @@ static bool concat(struct tpl_run *run, const struct tpl_value *a, const struct 
     return true;
 }
 
+/* a + b of strings; when one is HTML, so is the sum, and the other is escaped. */
+static bool add_strings(struct tpl_run *run, const struct tpl_value *a, const struct tpl_value *b,
+                        struct tpl_value *ret)
+{
+    struct tpl_value left;
+    struct tpl_value right;
+
+    if (!a->markup && !b->markup)
+        return concat(run, a, b, ret);
+    if (!tpl_escape(run, a, &left) || !tpl_escape(run, b, &right) ||
+        !concat(run, &left, &right, ret))
+        return false;
+    ret->markup = true;
+    return true;
+}
+
 bool tpl_binary(struct tpl_run *run, int op, const struct tpl_value *a, const struct tpl_value *b,
                 struct tpl_value *ret)
 {
@@ -476,7 +492,7 @@ bool tpl_binary(struct tpl_run *run, int op, const struct tpl_value *a, const st
     if (tpl_is_number(a) && tpl_is_number(b))
         return float_arithmetic(run, op, as_double(a), as_double(b), a->trusted && b->trusted, ret);
     if (op == TOKEN_ADD && a->kind == TPL_STRING && b->kind == TPL_STRING)
-        return concat(run, a, b, ret);
+        return add_strings(run, a, b, ret);
     if (op == TOKEN_ADD && is_list(a) && is_list(b) && a->u.seq->kind == b->u.seq->kind)
         return add_lists(run, a->u.seq, b->u.seq, ret);
     if (op == TOKEN_MUL && (a->kind == TPL_STRING || is_list(a)) && tpl_as_int(b, &y))

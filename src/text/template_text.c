@@ -378,6 +378,37 @@ bool tpl_replace(struct tpl_run *run, const struct tpl_value *s, const struct tp
     return true;
 }
 
+bool tpl_escape(struct tpl_run *run, const struct tpl_value *s, struct tpl_value *ret)
+{
+    static const char FROM[] = "&<>'\"";
+    static const char *const TO[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    struct tpl_builder b = {0};
+    size_t start = 0;
+
+    if (s->markup) {
+        *ret = *s;
+        return true;
+    }
+    if (!tpl_work(run, 1 + s->u.s.size / 4))
+        return false;
+    for (size_t at = 0; at <= s->u.s.size; at++) {
+        char c = at < s->u.s.size ? s->u.s.data[at] : 0;
+        const char *found = c == 0 ? NULL : strchr(FROM, c);
+        if (found == NULL && at < s->u.s.size)
+            continue;
+        struct tpl_value plain = tpl_sub(s, start, at);
+        if (!tpl_put_string(run, &b, &plain))
+            return false;
+        if (found != NULL &&
+            !tpl_put(run, &b, TO[found - FROM], strlen(TO[found - FROM]), tpl_is_trusted(s, at)))
+            return false;
+        start = at + 1;
+    }
+    *ret = tpl_built(&b);
+    ret->markup = true;
+    return true;
+}
+
 /* Characters whose upper, title or lower case is more than one character, or which utf8proc maps
  * differently: code, then upper, title, lower. Made by tools/oracle_template/case_table.py. */
 struct special_case {

@@ -43,6 +43,9 @@ bool tpl_splitlines(struct tpl_run *run, const struct tpl_value *s, bool keep_en
 bool tpl_replace(struct tpl_run *run, const struct tpl_value *s, const struct tpl_value *old,
                  const struct tpl_value *new_text, int64_t max, struct tpl_value *ret);
 
+/* The string as HTML: with & < > ' " escaped, unless it is HTML already. */
+bool tpl_escape(struct tpl_run *run, const struct tpl_value *s, struct tpl_value *ret);
+
 enum tpl_case {
     TPL_UPPER,
     TPL_LOWER,

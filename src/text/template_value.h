@@ -41,6 +41,7 @@ struct tpl_string {
 struct tpl_value {
     enum tpl_kind kind;
     bool trusted; /* strings without a mask, numbers */
+    bool markup;  /* a string that is HTML (safe, escape): what is added to it is escaped */
     union {
         bool b;
         int64_t i;

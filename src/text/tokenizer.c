@@ -18,6 +18,10 @@ struct encoder {
     struct spm_scratch spm;
     struct token_ids *ids;
     bool parse_special;
+    const struct added_trust *trust;  /* NULL: all bytes */
+    struct normalize_scratch aligned; /* of one run, beside the whole section */
+    struct text_span *spans;          /* [n_spans_max] trusted bytes of a normalised section */
+    size_t n_spans_max;
     struct ferry_error *err;
 };
 
@@ -182,6 +186,7 @@ static enum ferry_status build_added(struct tokenizer *tokenizer, struct regex_m
             return no_memory(err);
         if (size > 0)
             normalized[n_normalized++] = (struct added_pattern){copy, size, token};
+        tokenizer->normalized_special = tokenizer->normalized_special || token->special;
     }
     if (!added_set_init(&tokenizer->raw_added, &tokenizer->arena, raw, n_raw) ||
         !added_set_init(&tokenizer->normalized_added, &tokenizer->arena, normalized, n_normalized))
@@ -213,16 +218,153 @@ static enum ferry_status encode_piece(void *arg, const char *piece, size_t n_byt
     return bpe_encode(&e->tokenizer->bpe, &e->bpe, piece, n_bytes, e->ids, e->err);
 }
 
-/* Text between raw added tokens: normalised, cut at normalised added tokens, split, merged. */
+/* A section while its trusted bytes are looked for in its normalised form. */
+struct alignment {
+    const char *text; /* [n] before normalising */
+    size_t n;
+    const char *whole; /* [n_whole] normalised */
+    size_t n_whole;
+    struct added_trust trust; /* of text */
+};
+
+/* Run i of the section: alternately not trusted (even) and trusted (odd). */
+static struct text_span run_of(const struct alignment *a, size_t i)
+{
+    const struct text_span *spans = a->trust.spans;
+    size_t offset = a->trust.offset;
+    struct text_span run = {0, a->n};
+
+    if (i % 2 == 1) {
+        run.start = spans[i / 2].start > offset ? spans[i / 2].start - offset : 0;
+        run.end = min_size(spans[i / 2].end - offset, a->n);
+    } else {
+        if (i > 0)
+            run.start = min_size(spans[i / 2 - 1].end - offset, a->n);
+        if (i / 2 < a->trust.n)
+            run.end = spans[i / 2].start > offset ? spans[i / 2].start - offset : 0;
+    }
+    return run;
+}
+
+/* Size of run i in the normalised section if it stands at the end (from_start: the beginning) of
+ * whole [low, high), *ret_ok false when it does not. Text that a step puts in front of every text
+ * is left out of all runs but the first. */
+static enum ferry_status align_run(struct encoder *e, const struct alignment *a, size_t i,
+                                   size_t low, size_t high, bool from_start, size_t *ret_size,
+                                   bool *ret_ok)
+{
+    struct text_span run = run_of(a, i);
+    const struct normalizer *normalizer = &e->tokenizer->normalizer;
+    const char *text = "";
+    size_t n = 0;
+    enum ferry_status st = FERRY_OK;
+
+    if (run.end > run.start)
+        st = normalize_run(normalizer, &e->aligned, e->matcher, a->text + run.start,
+                           run.end - run.start, &text, &n, e->err);
+    for (int k = 0; k < normalizer->n_steps && st == FERRY_OK && run.start > 0; k++) {
+        const struct normalize_step *step = &normalizer->steps[k];
+        if (step->kind == NORMALIZE_PREPEND && n >= step->content_size &&
+            memcmp(text, step->content, step->content_size) == 0) {
+            text += step->content_size;
+            n -= step->content_size;
+        }
+    }
+    *ret_size = n;
+    *ret_ok = st == FERRY_OK && n <= high - low &&
+              memcmp(a->whole + (from_start ? low : high - n), text, n) == 0;
+    return st;
+}
+
+/* Finds the trusted bytes of a normalised section run by run, from both ends: where a normal form
+ * joined bytes of two runs they meet, and what lies between is not trusted. */
+static enum ferry_status align(struct encoder *e, struct alignment *a, struct added_trust *ret)
+{
+    size_t n_runs = 2 * a->trust.n + 1;
+    size_t low = 0;
+    size_t high = a->n_whole;
+    size_t first = 0;
+    size_t last = n_runs;
+    size_t size;
+    bool ok = true;
+
+    if (a->trust.n > e->n_spans_max) {
+        mem_free(e->spans);
+        e->n_spans_max = 0;
+        e->spans = mem_array(a->trust.n, sizeof *e->spans);
+        if (e->spans == NULL)
+            return no_memory(e->err);
+        e->n_spans_max = a->trust.n;
+    }
+    for (size_t i = 0; i < a->trust.n; i++)
+        e->spans[i] = (struct text_span){0, 0};
+    for (; first < last && ok; first += ok) {
+        enum ferry_status st = align_run(e, a, first, low, high, true, &size, &ok);
+        if (st != FERRY_OK)
+            return st;
+        if (ok && first % 2 == 1)
+            e->spans[first / 2] = (struct text_span){low, low + size};
+        low += ok ? size : 0;
+    }
+    for (ok = true; last > first && ok; last -= ok) {
+        enum ferry_status st = align_run(e, a, last - 1, low, high, false, &size, &ok);
+        if (st != FERRY_OK)
+            return st;
+        if (ok && last % 2 == 0)
+            e->spans[last / 2 - 1] = (struct text_span){high - size, high};
+        high -= ok ? size : 0;
+    }
+    *ret = (struct added_trust){.spans = e->spans};
+    for (size_t i = 0; i < a->trust.n; i++) {
+        if (e->spans[i].end > e->spans[i].start)
+            e->spans[ret->n++] = e->spans[i];
+    }
+    return FERRY_OK;
+}
+
+/* The spans that touch bytes [start, end) of the text that they speak of. */
+static struct added_trust clip_trust(const struct added_trust *trust, size_t start, size_t end)
+{
+    struct added_trust clipped = {.spans = trust->spans, .n = trust->n, .offset = start};
+    size_t low = 0;
+    size_t high = trust->n;
+
+    while (low < high) { /* first span that ends behind start */
+        size_t middle = low + (high - low) / 2;
+        if (trust->spans[middle].end <= start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    clipped.spans += low;
+    for (clipped.n = 0; low + clipped.n < trust->n && clipped.spans[clipped.n].start < end;)
+        clipped.n++;
+    return clipped;
+}
+
+/* Text between raw added tokens: normalised, cut at normalised added tokens, split, merged. offset:
+ * where it begins in the whole text. */
 static enum ferry_status encode_section(struct encoder *e, const char *text, size_t n_bytes,
-                                        bool at_start)
+                                        size_t offset)
 {
     const struct tokenizer *tokenizer = e->tokenizer;
+    struct added_trust trust;
     struct added_cursor cursor = {0};
     struct added_piece piece;
+    struct alignment a = {.text = text, .n = n_bytes};
+    bool at_start = offset == 0;
     enum ferry_status st = normalize_run(&tokenizer->normalizer, &e->normalize, e->matcher, text,
                                          n_bytes, &text, &n_bytes, e->err);
 
+    if (st == FERRY_OK && e->trust != NULL && tokenizer->normalized_special) {
+        a.whole = text;
+        a.n_whole = n_bytes;
+        a.trust = clip_trust(e->trust, offset, offset + a.n);
+        trust = a.trust;
+        if (n_bytes != a.n || memcmp(text, a.text, n_bytes) != 0)
+            st = align(e, &a, &trust);
+        cursor.trust = &trust;
+    }
     while (st == FERRY_OK && added_next(&tokenizer->normalized_added, text, n_bytes,
                                         e->parse_special, &cursor, &piece)) {
         if (piece.token != NULL)
@@ -237,7 +379,7 @@ static enum ferry_status encode_section(struct encoder *e, const char *text, siz
 
 static enum ferry_status encode_text(struct encoder *e, const char *text, size_t n_bytes)
 {
-    struct added_cursor cursor = {0};
+    struct added_cursor cursor = {.trust = e->trust};
     struct added_piece piece;
     enum ferry_status st = FERRY_OK;
 
@@ -246,7 +388,7 @@ static enum ferry_status encode_text(struct encoder *e, const char *text, size_t
         if (piece.token != NULL)
             st = token_ids_append(e->ids, piece.token->id) ? FERRY_OK : no_memory(e->err);
         else
-            st = encode_section(e, text + piece.start, piece.end - piece.start, piece.start == 0);
+            st = encode_section(e, text + piece.start, piece.end - piece.start, piece.start);
     }
     return st;
 }
@@ -266,6 +408,17 @@ static enum ferry_status text_too_long(size_t n_bytes, struct ferry_error *err)
     return FERRY_FAIL(err, FERRY_ERR_LIMIT,
                       "tokenizer: text of %zu bytes (limit %d); encode it in parts", n_bytes,
                       (int)LIMIT_TEXT);
+}
+
+static void encoder_fini(struct encoder *e)
+{
+    normalize_scratch_fini(&e->normalize);
+    normalize_scratch_fini(&e->aligned);
+    pretoken_scratch_fini(&e->pretoken);
+    bpe_scratch_fini(&e->bpe);
+    spm_scratch_fini(&e->spm);
+    regex_matcher_destroy(e->matcher);
+    mem_free(e->spans);
 }
 
 enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
@@ -299,11 +452,29 @@ enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char
     if (st != FERRY_OK)
         ids->count = old_count;
     bytes_fini(&lossy);
-    normalize_scratch_fini(&e.normalize);
-    pretoken_scratch_fini(&e.pretoken);
-    bpe_scratch_fini(&e.bpe);
-    spm_scratch_fini(&e.spm);
-    regex_matcher_destroy(e.matcher);
+    encoder_fini(&e);
+    return st;
+}
+
+enum ferry_status tokenizer_encode_rendered(const struct tokenizer *tokenizer,
+                                            const struct rendered *rendered, struct token_ids *ids,
+                                            struct ferry_error *err)
+{
+    struct added_trust trust = {.spans = rendered->trusted, .n = rendered->n_trusted};
+    struct encoder e = {
+        .tokenizer = tokenizer, .ids = ids, .parse_special = true, .trust = &trust, .err = err};
+    size_t old_count = ids->count;
+
+    if (rendered->n_bytes > LIMIT_TEXT)
+        return text_too_long(rendered->n_bytes, err);
+    if (utf8_valid_size(rendered->text, rendered->n_bytes) != rendered->n_bytes)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "tokenizer: a rendered text is not UTF-8");
+    enum ferry_status st = regex_matcher_create(&e.matcher, err);
+    if (st == FERRY_OK)
+        st = encode_text(&e, rendered->text, rendered->n_bytes);
+    if (st != FERRY_OK)
+        ids->count = old_count;
+    encoder_fini(&e);
     return st;
 }
 

@@ -8,6 +8,7 @@
 
 #include "ferry/status.h"
 #include "file/checkpoint.h"
+#include "text/template.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,6 +49,14 @@ size_t tokenizer_bytes(const struct tokenizer *tokenizer);
 enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
                                    size_t n_bytes, bool add_special, bool parse_special,
                                    struct token_ids *ids, struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Appends the ids of a rendered chat template, encoded as one text, so that harmless content gives
+ * the ids of tokenizer_encode(..., false, true, ...) on it. Control tokens are recognised only
+ * where every byte of them is trusted: the same text in user data stays ordinary text. Nothing is
+ * put around it (templates write BOS themselves). Errors as tokenizer_encode. */
+enum ferry_status tokenizer_encode_rendered(const struct tokenizer *tokenizer,
+                                            const struct rendered *rendered, struct token_ids *ids,
+                                            struct ferry_error *err) FERRY_MUST_CHECK;
 void token_ids_fini(struct token_ids *ids);
 
 /* Bytes of one token as decoding emits them (byte-level and byte-fallback tokens undone; may be a

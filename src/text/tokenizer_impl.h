@@ -36,6 +36,7 @@ struct tokenizer {
     size_t n_added;
     struct added_set raw_added;        /* looked for in the raw text */
     struct added_set normalized_added; /* looked for after normalising, in normalised form */
+    bool normalized_special;           /* one of them is special */
     struct normalizer normalizer;
     struct pretokenizer pretokenizer;
     struct bpe_model bpe;
