@@ -73,12 +73,12 @@ struct ffn_job {
 /* Attention of one run of rows of one sequence: n_rows consecutive positions from first_position.
  */
 struct attn_run {
-    const float *q; /* [n_rows, n_heads * head_dim] */
-    float *out;     /* same shape */
-    const unsigned char *const
-        *pages; /* page c holds positions [128 c, 128 c + 128) of all layers */
+    const float *q;              /* [n_rows, n_heads * head_dim] */
+    float *out;                  /* same shape */
+    unsigned char *const *pages; /* page c holds positions [128 c, 128 c + 128) of all layers */
     size_t first_position;
     size_t n_rows;
+    const float *k, *v; /* [n_rows, n_kv_heads * head_dim]: stored first; NULL: stored before */
 };
 
 struct attn_shape {
@@ -167,9 +167,11 @@ size_t device_kv_store(struct device *device, const struct attn_shape *shape,
                        unsigned char *const *pages, size_t first_position, size_t n_rows,
                        const float *k, const float *v);
 
-/* Attention of n_runs runs; scratch is the device's own. */
-void device_attention(struct device *device, const struct attn_shape *shape,
-                      const struct attn_run *runs, size_t n_runs);
+/* Stores k and v of the runs that have them, as device_kv_store does, then attends. No run may read
+ * what another run of the call stores: runs are of distinct sequences, or stored before. Returns
+ * how many finite values became infinite. Scratch is the device's own. */
+size_t device_attention(struct device *device, const struct attn_shape *shape,
+                        const struct attn_run *runs, size_t n_runs);
 
 /* y += x, y *= s, clamp to +-limit; n floats. */
 void device_add(struct device *device, float *y, const float *x, size_t n);

@@ -126,15 +126,16 @@ static void attention(struct pass *p, size_t layer, const struct layer_weights *
     project(p, w);
     for (size_t r = 0; r < p->n_runs; r++) {
         const struct model_run *run = &p->runs[r];
-        p->model->counters.kv_overflows +=
-            device_kv_store(p->device, &shape, run->pages, run->first_position, run->n_tokens,
-                            s->k + row * kv, s->v + row * kv);
-        s->attn_runs[r] = (struct attn_run){s->q + row * q, s->attn + row * q,
-                                            (const unsigned char *const *)run->pages,
-                                            run->first_position, run->n_tokens};
+        s->attn_runs[r] = (struct attn_run){.q = s->q + row * q,
+                                            .out = s->attn + row * q,
+                                            .pages = run->pages,
+                                            .first_position = run->first_position,
+                                            .n_rows = run->n_tokens,
+                                            .k = s->k + row * kv,
+                                            .v = s->v + row * kv};
         row += run->n_tokens;
     }
-    device_attention(p->device, &shape, s->attn_runs, p->n_runs);
+    p->model->counters.kv_overflows += device_attention(p->device, &shape, s->attn_runs, p->n_runs);
     struct act_rows in = {s->attn, q, s->act_attn, q};
     const struct matmul_out out = {&w->o, s->branch, c->hidden, w->o_bias};
     if (takes_a32(&w->o))

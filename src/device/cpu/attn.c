@@ -34,6 +34,7 @@ struct attn_arg {
     const struct attn_shape *shape;
     const struct attn_run *runs;
     size_t n_runs, row_block;
+    atomic_size_t n_overflows; /* a sum: its order does not matter */
 };
 
 static void *carve(unsigned char **at, size_t n_bytes)
@@ -56,6 +57,28 @@ static void visible(const struct attn_shape *shape, size_t position, size_t base
     lo = min_size(lo, hi);
     *begin = (int32_t)lo;
     *end = (int32_t)hi;
+}
+
+/* Stores one kv head of n_rows rows. The lines of K lie far apart: unless all are asked for first,
+ * each store waits for its own. Returns how many finite values became infinite. */
+static size_t store_head(const struct device *device, const struct attn_shape *s,
+                         unsigned char *const *pages, size_t first_position, size_t n_rows,
+                         const float *k, const float *v, size_t kv_head)
+{
+    size_t size = dtype_block_bytes(s->kv_dtype), n = 0;
+    size_t head_bytes = s->head_dim * KERNEL_KV_CHUNK * size;
+
+    for (size_t i = 0; i < n_rows; i++) {
+        size_t chunk = (first_position + i) / KERNEL_KV_CHUNK;
+        size_t p = (first_position + i) % KERNEL_KV_CHUNK;
+        unsigned char *page = pages[chunk] + s->page_offset + kv_head * 2 * head_bytes;
+        size_t row = (i * s->n_kv_heads + kv_head) * s->head_dim;
+        for (size_t d = 0; (i == 0 || p == 0) && d < s->head_dim; d++)
+            __builtin_prefetch(page + (d * KERNEL_KV_CHUNK + p) * size, 1);
+        n += device->kernels.kv_store[s->kv_dtype](page, page + head_bytes, p, s->head_dim, k + row,
+                                                   v + row);
+    }
+    return n;
 }
 
 /* One kv head for n rows of a run. */
@@ -106,10 +129,13 @@ static void attend(const struct attn_arg *a, const struct attn_run *run, size_t 
     }
 }
 
+/* Runs of one block of rows are stored by the item that attends to them, while K is in L1: heads of
+ * many sequences lie a power of two apart and push each other out of the caches. */
 static void attn_items(void *arg, size_t begin, size_t end, int thread_index)
 {
-    const struct attn_arg *a = arg;
+    struct attn_arg *a = arg;
     size_t run = 0, first = 0; /* items of the runs before `run` */
+    size_t n_overflows = 0;
 
     for (size_t item = begin; item < end; item++) {
         size_t blocks = div_up(a->runs[run].n_rows, a->row_block);
@@ -119,24 +145,37 @@ static void attn_items(void *arg, size_t begin, size_t end, int thread_index)
         }
         /* The last rows see most keys: they go first, so that no thread is left alone with them. */
         size_t row = (blocks - 1 - (item - first) / a->shape->n_kv_heads) * a->row_block;
-        attend(a, &a->runs[run], row, min_size(a->row_block, a->runs[run].n_rows - row),
-               (item - first) % a->shape->n_kv_heads, cpu_scratch(a->device, thread_index));
+        const struct attn_run *r = &a->runs[run];
+        size_t kv_head = (item - first) % a->shape->n_kv_heads;
+        if (r->k != NULL && blocks == 1)
+            n_overflows += store_head(a->device, a->shape, r->pages, r->first_position, r->n_rows,
+                                      r->k, r->v, kv_head);
+        attend(a, r, row, min_size(a->row_block, r->n_rows - row), kv_head,
+               cpu_scratch(a->device, thread_index));
     }
+    if (n_overflows > 0)
+        atomic_fetch_add_explicit(&a->n_overflows, n_overflows, memory_order_relaxed);
 }
 
-void device_attention(struct device *device, const struct attn_shape *shape,
-                      const struct attn_run *runs, size_t n_runs)
+size_t device_attention(struct device *device, const struct attn_shape *shape,
+                        const struct attn_run *runs, size_t n_runs)
 {
     struct attn_arg arg = {.device = device,
                            .shape = shape,
                            .runs = runs,
                            .n_runs = n_runs,
                            .row_block = rows_per_item(shape->n_heads, shape->n_kv_heads)};
-    size_t n_items = 0;
+    size_t n_items = 0, n_overflows = 0;
 
-    for (size_t i = 0; i < n_runs; i++)
-        n_items += div_up(runs[i].n_rows, arg.row_block) * shape->n_kv_heads;
+    for (size_t i = 0; i < n_runs; i++) {
+        size_t blocks = div_up(runs[i].n_rows, arg.row_block);
+        n_items += blocks * shape->n_kv_heads;
+        if (blocks > 1 && runs[i].k != NULL)
+            n_overflows += device_kv_store(device, shape, runs[i].pages, runs[i].first_position,
+                                           runs[i].n_rows, runs[i].k, runs[i].v);
+    }
     pool_for(device->pool, n_items, 1, attn_items, &arg);
+    return n_overflows + atomic_load_explicit(&arg.n_overflows, memory_order_relaxed);
 }
 
 struct store_arg {
@@ -152,19 +191,11 @@ static void store_heads(void *arg, size_t begin, size_t end, int thread_index)
 {
     struct store_arg *a = arg;
     const struct attn_shape *s = a->shape;
-    size_t head_bytes = s->head_dim * KERNEL_KV_CHUNK * dtype_block_bytes(s->kv_dtype), n = 0;
+    size_t n = 0;
 
     (void)thread_index;
-    for (size_t h = begin; h < end; h++) {
-        for (size_t i = 0; i < a->n_rows; i++) {
-            size_t position = a->first_position + i;
-            unsigned char *k =
-                a->pages[position / KERNEL_KV_CHUNK] + s->page_offset + h * 2 * head_bytes;
-            size_t row = (i * s->n_kv_heads + h) * s->head_dim;
-            n += a->device->kernels.kv_store[s->kv_dtype](
-                k, k + head_bytes, position % KERNEL_KV_CHUNK, s->head_dim, a->k + row, a->v + row);
-        }
-    }
+    for (size_t h = begin; h < end; h++)
+        n += store_head(a->device, s, a->pages, a->first_position, a->n_rows, a->k, a->v, h);
     atomic_fetch_add_explicit(&a->n_overflows, n, memory_order_relaxed);
 }
 

@@ -49,7 +49,8 @@ static size_t store(struct cache *c, struct device *device, size_t first, size_t
 static struct attn_run run_of(struct cache *c, float *out, size_t first, size_t n)
 {
     size_t at = first * HEADS * DIM;
-    return (struct attn_run){c->q + at, out + at, (const unsigned char *const *)c->pages, first, n};
+    return (struct attn_run){
+        .q = c->q + at, .out = out + at, .pages = c->pages, .first_position = first, .n_rows = n};
 }
 
 /* What a number is after a trip through the cache. */
@@ -98,7 +99,7 @@ static void equals_the_definition(void **state)
         cache_make(&c, DTYPES[i % 3], WINDOWS[i / 3]);
         assert_int_equal(store(&c, devices[0], 0, N), 0);
         struct attn_run all = run_of(&c, want, 0, N);
-        device_attention(devices[0], &c.shape, &all, 1);
+        assert_int_equal(device_attention(devices[0], &c.shape, &all, 1), 0);
         for (size_t p = 0; p < N; p += p < 120 ? 37 : 9)
             check_f64(&c, want, p, p % HEADS);
         check_f64(&c, want, N - 1, 0);
@@ -108,7 +109,7 @@ static void equals_the_definition(void **state)
                                        run_of(&c, got, 127, 1), run_of(&c, got, 128, 122),
                                        run_of(&c, got, 250, N - 250)};
             memset(got, 0, size);
-            device_attention(devices[d], &c.shape, runs, 5);
+            assert_int_equal(device_attention(devices[d], &c.shape, runs, 5), 0);
             if (memcmp(got, want, size) != 0)
                 fail_msg("%s, window %zu: device %d has other bits", dtype_name(DTYPES[i % 3]),
                          c.shape.window, d);
@@ -186,15 +187,59 @@ static void runs_of_several_sequences(void **state)
     memset(want, 0, 2 * half * sizeof *want);
     memset(got, 0, 2 * half * sizeof *got);
     struct attn_run one = run_of(&a, want, 0, 40), two = run_of(&b, want + half, 299, 1);
-    device_attention(devices[0], &a.shape, &one, 1);
-    device_attention(devices[0], &a.shape, &two, 1);
+    (void)device_attention(devices[0], &a.shape, &one, 1);
+    (void)device_attention(devices[0], &a.shape, &two, 1);
     for (int d = 0; d < N_DEVICES; d++) {
         struct attn_run both[2] = {run_of(&b, got + half, 299, 1), run_of(&a, got, 0, 40)};
-        device_attention(devices[d], &a.shape, both, 2);
+        (void)device_attention(devices[d], &a.shape, both, 2);
         assert_memory_equal(got, want, 2 * half * sizeof *want);
     }
     cache_fini(&a);
     cache_fini(&b);
+    mem_free(want);
+    mem_free(got);
+}
+
+/* The same pages, bits and count as when everything is stored before. */
+static void attention_stores_what_it_reads(void **state)
+{
+    static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    /* Blocks of rows are 10 long here: one block, over a page's end too, and several. */
+    static const size_t ENDS[] = {1, 100, 110, 126, 127, 137, 138, 255, 256, 257, N};
+    float *want = mem_array(N * HEADS * DIM, 4), *got = mem_array(N * HEADS * DIM, 4);
+    float *half = mem_array(N * HEADS * DIM, 4);
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(DTYPES) * N_DEVICES; i++) {
+        struct device *device = devices[i / 3];
+        struct cache c;
+        cache_make(&c, DTYPES[i % 3], 0);
+        size_t kv = KV_HEADS * DIM, size = attn_layer_bytes(&c.shape) * LAYERS * N_PAGES;
+        c.k[5 * kv] = 1e6f;   /* inside a run of several blocks */
+        c.v[133 * kv] = 1e6f; /* of one block */
+        size_t n_overflows = store(&c, devices[0], 0, N);
+        assert_int_equal(n_overflows, DTYPES[i % 3] == DTYPE_F16 ? 2 : 0);
+        struct attn_run all = run_of(&c, want, 0, N), other = run_of(&c, half, 0, 7);
+        assert_int_equal(device_attention(devices[0], &c.shape, &all, 1), 0);
+        unsigned char *stored = mem_alloc(size);
+        assert_non_null(stored);
+        memcpy(stored, c.memory, size);
+        memset(c.memory, 0xFF, size);
+        for (size_t begin = 0, r = 0; r < COUNT_OF(ENDS); begin = ENDS[r++]) {
+            /* Beside a run that is stored already. */
+            struct attn_run runs[2] = {run_of(&c, got, begin, ENDS[r] - begin), other};
+            runs[0].k = c.k + begin * kv;
+            runs[0].v = c.v + begin * kv;
+            n_overflows -= device_attention(device, &c.shape, runs, begin < 7 ? 1 : 2);
+        }
+        assert_int_equal(n_overflows, 0);
+        assert_memory_equal(c.memory, stored, size);
+        if (memcmp(got, want, sizeof(float) * N * HEADS * DIM) != 0)
+            fail_msg("%s: device %zu has other bits", dtype_name(DTYPES[i % 3]), i / 3);
+        mem_free(stored);
+        cache_fini(&c);
+    }
+    mem_free(half);
     mem_free(want);
     mem_free(got);
 }
@@ -206,6 +251,7 @@ int main(void)
         cmocka_unit_test(storing_writes_its_layer_only),
         cmocka_unit_test(overflows_are_counted),
         cmocka_unit_test(runs_of_several_sequences),
+        cmocka_unit_test(attention_stores_what_it_reads),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
