@@ -23,23 +23,23 @@ void json_writer_fini(struct json_writer *w);
 void json_writer_reset(struct json_writer *w);
 
 /* Bytes as they are: JSON that is already well formed, or no JSON at all. */
-void json_raw(struct json_writer *w, const void *data, size_t size);
+void json_put_raw(struct json_writer *w, const void *data, size_t size);
 
 /* A 0-terminated constant as it is. */
-void json_text(struct json_writer *w, const char *text);
+void json_put_text(struct json_writer *w, const char *text);
 
 /* A string value with its quotes, whatever the bytes: ill-formed UTF-8 becomes U+FFFD. Control
  * characters, U+0085, U+2028 and U+2029 are escaped: some clients take these for ends of lines. */
-void json_string(struct json_writer *w, const char *s, size_t size);
+void json_put_string(struct json_writer *w, const char *s, size_t size);
 
 /* The same for a 0-terminated string; NULL: null. */
-void json_string0(struct json_writer *w, const char *s);
+void json_put_string0(struct json_writer *w, const char *s);
 
-void json_int(struct json_writer *w, int64_t value);
-void json_uint(struct json_writer *w, uint64_t value);
+void json_put_int(struct json_writer *w, int64_t value);
+void json_put_uint(struct json_writer *w, uint64_t value);
 
 /* A number that is read back as the same float, always with a point or an exponent; not a number or
  * infinite (JSON has neither): -9999.0. */
-void json_float(struct json_writer *w, float value);
+void json_put_float(struct json_writer *w, float value);
 
 #endif
