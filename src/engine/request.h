@@ -20,6 +20,7 @@ struct choice {
     struct request *request;
     size_t index;
     enum choice_state state;
+    bool paused;               /* its request's hold, as this step saw it */
     struct choice *next;       /* in the queue */
     struct sequence *sequence; /* RUNNING */
     int32_t *ids; /* prompt and answer; those behind the sequence's are still to be fed */

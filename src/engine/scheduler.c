@@ -21,8 +21,8 @@ enum {
     DEFAULT_WAITING_TOKENS = 1 << 20,
     STEP_MS = 500,
     PREFILL_MS = 2000,
-    FIRST_CHUNK = 64, /* prompt tokens of a step before anything was measured */
-    CHUNK_MIN = 16,   /* however slow: below that a prompt reads all weights for next to nothing */
+    FIRST_CHUNK = 128, /* prompt tokens of a step before anything was measured */
+    CHUNK_MIN = 16,    /* however slow: below that a prompt reads all weights for next to nothing */
 };
 
 struct scheduler {
@@ -170,20 +170,25 @@ enum ferry_status scheduler_submit(struct scheduler *scheduler, struct request *
 
 void request_cancel(struct request *request)
 {
-    atomic_store(&request->cancelled, true);
-    scheduler_wake(request->scheduler);
+    struct scheduler *scheduler = request->scheduler;
+
+    atomic_store(&request->cancelled, true); /* from here on its DONE may come at any time */
+    scheduler_wake(scheduler);
 }
 
 void request_hold(struct request *request, bool hold)
 {
+    struct scheduler *scheduler = request->scheduler;
+
     atomic_store(&request->hold, hold);
     if (!hold)
-        scheduler_wake(request->scheduler);
+        scheduler_wake(scheduler);
 }
 
 void scheduler_wait(struct scheduler *scheduler, uint64_t timeout_ns)
 {
-    uint64_t until = clock_now_ns() + timeout_ns;
+    uint64_t now = clock_now_ns(),
+             until = timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
     struct timespec t = {(time_t)(until / UINT64_C(1000000000)),
                          (long)(until % UINT64_C(1000000000))};
 
@@ -353,7 +358,8 @@ static bool reap(struct scheduler *s)
     }
     while ((c = before != NULL ? before->next : s->first) != NULL) {
         const struct request *r = c->request;
-        bool late = !c->counted && r->options.start_by_ns > 0 && now > r->options.start_by_ns;
+        bool late =
+            r->usage.start_ns == 0 && r->options.start_by_ns > 0 && now > r->options.start_by_ns;
         if (!late && !atomic_load(&r->cancelled)) {
             before = c;
             continue;
@@ -427,12 +433,41 @@ static bool start(struct scheduler *s, struct choice *c)
     return true;
 }
 
+static void preempt(struct scheduler *s, struct choice *victim)
+{
+    struct choice *c = stop_running(s, index_of(s, victim));
+
+    c->state = CHOICE_WAITING;
+    c->request->usage.n_preempted++;
+    metric_add(s->metrics.preemptions, 1);
+    queue_push_front(s, c);
+}
+
+/* The youngest running choice whose reader does not read; NULL: all do. */
+static struct choice *youngest_paused(const struct scheduler *s)
+{
+    for (size_t i = s->n_running; i-- > 0;) {
+        if (s->running[i]->paused)
+            return s->running[i];
+    }
+    return NULL;
+}
+
+/* Any thread may change a hold at any time; a step goes by what it saw at its beginning. */
+static void look_at_holds(struct scheduler *s)
+{
+    for (size_t i = 0; i < s->n_running; i++)
+        s->running[i]->paused = atomic_load(&s->running[i]->request->hold);
+    for (struct choice *c = s->first; c != NULL; c = c->next)
+        c->paused = atomic_load(&c->request->hold);
+}
+
 static void admit(struct scheduler *s)
 {
-    struct choice *before = NULL, *c;
+    struct choice *before = NULL, *c, *paused;
 
     while (s->n_running < s->n_slots && (c = before != NULL ? before->next : s->first) != NULL) {
-        if (waits_for_sibling(c)) {
+        if (waits_for_sibling(c) || c->paused) {
             before = c;
             continue;
         }
@@ -447,7 +482,11 @@ static void admit(struct scheduler *s)
             s->first = taken;
         if (taken->next == NULL)
             s->last = taken;
-        return;
+        /* But who does not read keeps no pages from those who do. */
+        paused = youngest_paused(s);
+        if (paused == NULL)
+            return;
+        preempt(s, paused);
     }
 }
 
@@ -463,21 +502,12 @@ static bool decodes(const struct choice *c)
     return left_of(c) == 1 && c->n_ids > c->request->n_prompt;
 }
 
-static void preempt(struct scheduler *s, struct choice *victim)
-{
-    struct choice *c = stop_running(s, index_of(s, victim));
-
-    c->state = CHOICE_WAITING;
-    c->request->usage.n_preempted++;
-    metric_add(s->metrics.preemptions, 1);
-    queue_push_front(s, c);
-}
-
-/* No page is left and none of the running choices may take another step: the youngest gives its
- * pages back. */
+/* No page is left and none of the running choices may take another step: one gives its pages back,
+ * of those whose reader does not read if there are such, and of them the youngest. */
 static void make_room(struct scheduler *s)
 {
-    struct choice *c = s->running[s->n_running - 1];
+    struct choice *paused = youngest_paused(s),
+                  *c = paused != NULL ? paused : s->running[s->n_running - 1];
     size_t n = sequence_n_tokens(c->sequence), whole = n / KERNEL_KV_CHUNK * KERNEL_KV_CHUNK;
 
     if (s->n_running > 1) {
@@ -501,15 +531,17 @@ static size_t plan_decode(struct scheduler *s)
 
     for (size_t i = 0; i < s->n_running;) {
         struct choice *c = s->running[i];
-        if (!decodes(c) || atomic_load(&c->request->hold) ||
-            sequence_reserve(s->engine, c->sequence, 1, &err) == FERRY_OK)
+        if (!decodes(c) || c->paused ||
+            sequence_reserve(s->engine, c->sequence, 1, &err) == FERRY_OK) {
             i++;
-        else
-            make_room(s); /* the youngest, which stands last: maybe this one */
+        } else {
+            make_room(s); /* maybe this one, maybe one before it */
+            i = 0;
+        }
     }
     for (size_t i = 0; i < s->n_running; i++) {
         struct choice *c = s->running[i];
-        if (!decodes(c) || atomic_load(&c->request->hold))
+        if (!decodes(c) || c->paused)
             continue;
         s->feeds[n] = (struct engine_feed){c->sequence, &c->ids[c->n_ids - 1], 1, 1};
         s->fed[n++] = c;
@@ -543,11 +575,11 @@ static size_t plan_prefill(struct scheduler *s, size_t n_feeds, size_t *ret_n_to
     bool oldest = true;
 
     for (size_t i = 0; i < s->n_running; i++)
-        n_prompts += !decodes(s->running[i]) && !atomic_load(&s->running[i]->request->hold);
+        n_prompts += !decodes(s->running[i]) && !s->running[i]->paused;
     *ret_n_tokens = 0;
     for (size_t i = 0; i < s->n_running && budget > 0; i++) {
         struct choice *c = s->running[i];
-        if (decodes(c) || atomic_load(&c->request->hold) || n_prompts == 0)
+        if (decodes(c) || c->paused)
             continue;
         size_t share = oldest && n_prompts > 1 ? budget - budget / 2 : budget / n_prompts;
         size_t n = min_size(max_size(share, 1), left_of(c));
@@ -709,7 +741,7 @@ static void show_state(struct scheduler *s)
 static bool wants_step(const struct scheduler *s)
 {
     for (size_t i = 0; i < s->n_running; i++) {
-        if (!atomic_load(&s->running[i]->request->hold))
+        if (!s->running[i]->paused)
             return true;
     }
     return false;
@@ -720,11 +752,14 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
 {
     struct scheduler *s = scheduler;
     enum ferry_status st = FERRY_OK;
+    struct ferry_error own; /* events always have one */
     size_t n_prompt_tokens = 0, n_decode, n_feeds;
     bool reaped;
 
+    err = err != NULL ? err : &own;
     take_inbox(s);
     reaped = reap(s);
+    look_at_holds(s);
     admit(s);
     show_state(s);
     n_decode = plan_decode(s);

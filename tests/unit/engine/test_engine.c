@@ -248,13 +248,142 @@ static void out_of_memory_is_a_status(void **state)
     tiny_remove(folder);
 }
 
+/* Feeds ids from the sequence's end to N_IDS, one step, logits of all. */
+static void step_rest(struct engine *engine, struct sequence *sequence, const int32_t *all,
+                      float (*rows)[N_IDS][N_VOCAB])
+{
+    struct ferry_error err = {0};
+    size_t n = sequence_n_tokens(sequence);
+    struct engine_feed feed = {sequence, all + n, N_IDS - n, N_IDS - n};
+
+    if (engine_step(engine, &feed, 1, store_row, rows, &err) != FERRY_OK)
+        fail_msg("%s", err.msg);
+}
+
+/* Pages that are taken over give the bits that were computed, and who only begins like them writes
+ * into a copy. */
+static void shared_pages_have_the_same_bits(void **state)
+{
+    static const unsigned char KEY[PAGE_KEY_BYTES] = {1}, OTHER[PAGE_KEY_BYTES] = {2};
+    enum { SAME = 60, PAGE = KERNEL_KV_CHUNK };
+    struct tiny_options options = tiny_defaults("qwen3_moe");
+    float(*want)[N_IDS][N_VOCAB] = calloc(1, sizeof *want), (*got)[N_IDS][N_VOCAB];
+    struct setup s = {0};
+    struct ferry_error err = {0};
+    struct sequence *first = NULL, *sequence = NULL, *mixed = NULL;
+    int32_t mix[N_IDS];
+
+    (void)state;
+    got = calloc(1, sizeof *got);
+    memcpy(mix, ids[0], sizeof mix);
+    memcpy(mix + SAME, ids[1] + SAME, sizeof mix - SAME * sizeof mix[0]);
+    mix[SAME] = (ids[0][SAME] + 1) % N_VOCAB;
+    const char *folder = tiny_write(&options);
+    open_setup(&s, folder, (struct way){256, 256, 2, cpu_best_level(), false, DTYPE_F16}, 3);
+    assert_int_equal(sequence_open(s.engine, &first, &err), FERRY_OK);
+    step_rest(s.engine, first, ids[0], want);
+    sequence_publish(s.engine, first, KEY, ids[0]);
+    sequence_publish(s.engine, first, KEY, ids[0]); /* nothing new */
+    assert_int_equal(sequence_open(s.engine, &sequence, &err), FERRY_OK);
+    assert_int_equal(sequence_attach(s.engine, sequence, OTHER, ids[0], N_IDS), 0);
+    assert_int_equal(sequence_attach(s.engine, sequence, KEY, ids[0], N_IDS - 1), PAGE);
+    step_rest(s.engine, sequence, ids[0], got);
+    assert_memory_equal(got[0][PAGE], want[0][PAGE], (N_IDS - PAGE) * sizeof got[0][0]);
+    /* Another one begins like the page. */
+    assert_int_equal(sequence_open(s.engine, &mixed, &err), FERRY_OK);
+    assert_int_equal(sequence_attach(s.engine, mixed, KEY, mix, N_IDS - 1), SAME);
+    assert_int_equal(sequence_room(mixed), 0); /* not into a page that others read */
+    assert_int_equal(sequence_reserve(s.engine, mixed, 1, &err), FERRY_OK);
+    assert_int_equal(sequence_room(mixed), PAGE - SAME);
+    step_rest(s.engine, mixed, mix, got);
+    sequence_close(s.engine, mixed); /* so that there are pages for all, and none is evicted */
+    sequence_close(s.engine, sequence);
+    /* So does the first one itself, cut back into the page that it has published. */
+    sequence_truncate(s.engine, first, SAME);
+    memset(want, 0, SAME * sizeof want[0][0]);
+    float(*again)[N_IDS][N_VOCAB] = calloc(1, sizeof *again);
+    step_rest(s.engine, first, mix, again);
+    assert_memory_equal(again[0][SAME], got[0][SAME], (N_IDS - SAME) * sizeof got[0][0]);
+    assert_int_equal(sequence_open(s.engine, &sequence, &err), FERRY_OK);
+    step_rest(s.engine, sequence, mix, again); /* and so it is without any cache */
+    assert_memory_equal(again[0][SAME], got[0][SAME], (N_IDS - SAME) * sizeof got[0][0]);
+    /* The page itself is as it was. */
+    sequence_truncate(s.engine, sequence, 0);
+    assert_int_equal(sequence_attach(s.engine, sequence, KEY, ids[0], N_IDS - 1), PAGE);
+    step_rest(s.engine, sequence, ids[0], got);
+    assert_memory_equal(got[0][PAGE], want[0][PAGE], (N_IDS - PAGE) * sizeof got[0][0]);
+    close_setup(&s);
+    tiny_remove(folder);
+    free(want);
+    free(got);
+    free(again);
+}
+
+/* A step that cannot be has changed nothing; pages that are not there are a status. */
+static void failed_steps_change_nothing(void **state)
+{
+    struct tiny_options options = tiny_defaults("qwen3_moe");
+    struct engine_options two_pages = {2, N_IDS, 2};
+    float(*want)[N_IDS][N_VOCAB] = calloc(2, sizeof *want),
+    (*got)[N_IDS][N_VOCAB] = calloc(2, sizeof *got);
+    struct setup s = {0};
+    struct ferry_error err = {0};
+    struct sequence *a = NULL, *b = NULL;
+    const int32_t bad[2] = {3, N_VOCAB};
+
+    (void)state;
+    const char *folder = tiny_write(&options);
+    open_setup(&s, folder, (struct way){256, 256, 1, cpu_best_level(), false, DTYPE_F16}, 2);
+    engine_destroy(s.engine);
+    s.engine = NULL;
+    assert_int_equal(engine_create(&s.engine, s.model, &two_pages, &err), FERRY_OK);
+    assert_int_equal(engine_n_pages(s.engine), 2);
+    assert_int_equal(sequence_open(s.engine, &a, &err), FERRY_OK);
+    assert_int_equal(sequence_open(s.engine, &b, &err), FERRY_OK);
+    step_rest(s.engine, a, ids[0], want); /* both pages */
+    sequence_truncate(s.engine, a, 100);
+    struct engine_feed feeds[] = {{a, ids[0] + 100, 20, 20}, {b, bad, 2, 1}};
+    assert_int_equal(engine_step(s.engine, feeds, 2, store_row, got, &err), FERRY_ERR_ARG);
+    assert_int_equal(sequence_n_tokens(a), 100);
+    assert_int_equal(sequence_n_tokens(b), 0);
+    feeds[1].ids = ids[1];
+    feeds[1].n_tokens = N_IDS + 1;
+    assert_int_equal(engine_step(s.engine, feeds, 2, store_row, got, &err), FERRY_ERR_CONTEXT_FULL);
+    assert_int_equal(engine_step(s.engine, feeds, 0, store_row, got, &err), FERRY_OK);
+    /* b has one page, a needs two. */
+    feeds[1].n_tokens = 20;
+    feeds[0].n_tokens = feeds[0].n_logits = 50;
+    assert_int_equal(engine_step(s.engine, feeds, 2, store_row, got, &err), FERRY_ERR_NOMEM);
+    assert_non_null(strstr(err.msg, "all 2 are in use"));
+    assert_int_equal(sequence_n_tokens(a), 100);
+    assert_int_equal(sequence_reserve(s.engine, a, 29, &err), FERRY_ERR_NOMEM);
+    assert_int_equal(sequence_reserve(s.engine, a, 28, &err), FERRY_OK);
+    assert_int_equal(sequence_reserve(s.engine, a, 0, &err), FERRY_OK);
+    assert_int_equal(sequence_room(a), 28);
+    assert_int_equal(engine_n_pages_available(s.engine), 0);
+    sequence_close(s.engine, b);
+    assert_int_equal(engine_n_pages_available(s.engine), 1);
+    step_rest(s.engine, a, ids[0], got);
+    assert_memory_equal(got[0][100], want[0][100], (N_IDS - 100) * sizeof got[0][0]);
+    close_setup(&s);
+    tiny_remove(folder);
+    free(want);
+    free(got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_mixtral),    cmocka_unit_test(same_bits_qwen2_moe),
-        cmocka_unit_test(same_bits_qwen3_moe),  cmocka_unit_test(same_bits_olmoe),
-        cmocka_unit_test(same_bits_granitemoe), cmocka_unit_test(decoding_does_not_allocate),
-        cmocka_unit_test(limits_are_statuses),  cmocka_unit_test(out_of_memory_is_a_status),
+        cmocka_unit_test(same_bits_mixtral),
+        cmocka_unit_test(same_bits_qwen2_moe),
+        cmocka_unit_test(same_bits_qwen3_moe),
+        cmocka_unit_test(same_bits_olmoe),
+        cmocka_unit_test(same_bits_granitemoe),
+        cmocka_unit_test(decoding_does_not_allocate),
+        cmocka_unit_test(limits_are_statuses),
+        cmocka_unit_test(out_of_memory_is_a_status),
+        cmocka_unit_test(shared_pages_have_the_same_bits),
+        cmocka_unit_test(failed_steps_change_nothing),
     };
     for (size_t i = 0; i < 4; i++) {
         for (size_t j = 0; j < N_IDS; j++)
