@@ -42,7 +42,7 @@ enum {
     LIMIT_TEMPLATE_RANGE = 100000,     /* numbers of one range(), as jinja2's sandbox */
     LIMIT_TEMPLATE_STEPS = 50000000,   /* of one rendering, by default; a second or two */
     LIMIT_TEMPLATE_OUTPUT = 64 << 20,  /* bytes of one rendered text, by default */
-    LIMIT_TEMPLATE_MEMORY = 512 << 20, /* bytes of values of one rendering, by default */
+    LIMIT_TEMPLATE_MEMORY = 128 << 20, /* bytes of values of one rendering, by default */
     LIMIT_LAYERS = 1024,
     LIMIT_EXPERTS = 4096,          /* per layer */
     LIMIT_EXPERTS_TOTAL = 1 << 18, /* over all layers */

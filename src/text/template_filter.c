@@ -724,8 +724,10 @@ static bool select_items(struct call *call, struct tpl_value *ret)
         return false;
     if (by_attribute && args.n == 0)
         return bad_argument(call, "needs the name of an attribute");
-    args.values += by_attribute;
-    args.n -= by_attribute;
+    if (by_attribute) {
+        args.values++;
+        args.n--;
+    }
     bool has_test = args.n > 0;
     if (has_test) {
         const struct tpl_value *name = args.values;

@@ -8,6 +8,7 @@
 #include "text/template_text.h"
 #include "text/unicode.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,14 +238,15 @@ static enum ferry_status lex_number(struct lexer *lexer)
     if (token.kind == TOKEN_FLOAT) {
         token.f = strtod(text, NULL);
     } else {
-        is_odd = is_odd || n > 18 || (text[0] == '0' && strspn(text, "0") != n);
+        errno = 0;
+        is_odd = is_odd || (text[0] == '0' && strspn(text, "0") != n);
         token.i = strtoll(text, NULL, 10);
+        is_odd = is_odd || errno == ERANGE;
     }
     if (is_odd)
         return FERRY_FAIL(
             lexer->err, FERRY_ERR_UNSUPPORTED,
-            "chat template line %d: the number %.40s is not handled (decimal, at most "
-            "18 digits)",
+            "chat template line %d: the number %.40s is not handled (decimal, below 2^63)",
             token.line, text);
     lexer->at = end;
     return push(lexer, token);

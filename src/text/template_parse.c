@@ -420,7 +420,7 @@ static struct tpl_node *parse_output(struct tpl_parser *p)
 static bool parse_body(struct tpl_parser *p, const char *const *ends, struct tpl_node **ret)
 {
     struct tpl_node **end = ret;
-    int line = p->at->line;
+    int line = ends == NULL ? 1 : p->at[-1].line; /* of the tag in front of the body */
 
     *ret = NULL;
     for (;;) {
