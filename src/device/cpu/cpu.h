@@ -6,8 +6,9 @@
 #include "device/device.h"
 
 enum {
-    CPU_ROW_TILE = 64,  /* activation rows of one work item: their rows stay in L2 */
-    CPU_FFN_COLS = 256, /* columns of one work item of an expert, at most; ACT_BLOCK's multiple */
+    CPU_ROW_TILE = 64,    /* activation rows of one work item: their rows stay in L2 */
+    CPU_FFN_COLS = 256,   /* columns of one work item of an expert, at most; ACT_BLOCK's multiple */
+    CPU_DOWN_COLS = 1024, /* the same of its down product, which needs no scratch */
     CPU_ATTN_QUERIES = 32, /* query vectors of one attention call */
 };
 

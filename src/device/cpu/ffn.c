@@ -16,7 +16,7 @@ struct ffn_arg {
     struct device *device;
     const struct ffn_job *job;
     size_t n_items, n_col_tiles; /* of the phase; items are blocks times column tiles */
-    size_t tile_cols;            /* columns of a tile, ACT_BLOCK's multiple, at most CPU_FFN_COLS */
+    size_t tile_cols;            /* columns of a tile, ACT_BLOCK's multiple */
     size_t hidden_stride;        /* bytes between rows of job->hidden */
     size_t width;                /* ffn width */
     atomic_size_t n_rows; /* rows whose first output columns are done; a sum, order is no matter */
@@ -143,11 +143,11 @@ static void down_items(void *arg, size_t begin, size_t end, int thread_index)
 
 /* Wide tiles prepare their activations less often, narrow ones share the work more evenly: with 24
  * items a thread, the last one that others wait for is at most 4 % of the work. */
-static void set_tiles(struct ffn_arg *a, size_t n_blocks, size_t n_cols)
+static void set_tiles(struct ffn_arg *a, size_t n_blocks, size_t n_cols, size_t most)
 {
     size_t enough = 24 * (size_t)a->device->n_threads;
 
-    a->tile_cols = CPU_FFN_COLS;
+    a->tile_cols = most;
     while (a->tile_cols > CPU_FFN_COLS / 4 && n_blocks * div_up(n_cols, a->tile_cols) < enough)
         a->tile_cols /= 2;
     a->n_col_tiles = div_up(n_cols, a->tile_cols);
@@ -161,9 +161,9 @@ size_t device_ffn(struct device *device, const struct ffn_job *job)
     struct ffn_arg arg = {.device = device, .job = job, .width = down->k};
 
     arg.hidden_stride = act_row_bytes(act_format_for(down->dtype), down->k);
-    set_tiles(&arg, n_blocks, arg.width);
+    set_tiles(&arg, n_blocks, arg.width, CPU_FFN_COLS);
     pool_for(device->pool, arg.n_items, 1, gate_up_items, &arg);
-    set_tiles(&arg, n_blocks, down->n_cols);
+    set_tiles(&arg, n_blocks, down->n_cols, CPU_DOWN_COLS);
     pool_for(device->pool, arg.n_items, 1, down_items, &arg);
     return atomic_load_explicit(&arg.n_rows, memory_order_relaxed);
 }
