@@ -26,6 +26,7 @@ struct verb {
 };
 
 int verb_run(int argc, char **argv);
+int verb_serve(int argc, char **argv);
 int verb_logits(int argc, char **argv);
 int verb_tokenize(int argc, char **argv);
 int verb_eval(int argc, char **argv);
@@ -91,6 +92,8 @@ struct loaded {
 struct load_request {
     size_t n_sequences; /* 0: no engine */
     size_t context;     /* tokens that one sequence needs; 0: --context or the default */
+    size_t kv_tokens;   /* that the KV cache holds; 0: whole contexts of all sequences */
+    bool fit_kv;        /* kv_tokens 0: as many as memory allows, at least one whole context */
     bool tokenizer;     /* wanted; without one the load fails */
     bool any_tokenizer; /* wanted if the checkpoint has one */
     bool weights;       /* false: only bound, for inspect */

@@ -61,6 +61,26 @@ static enum ferry_status pick_sizes(struct loaded *loaded, const struct shared_o
     return st;
 }
 
+/* KV pages of a server: whole contexts of all sequences, or what fits beside the weights into most
+ * of the memory that is free; one whole context in any case. */
+static size_t pick_pages(const struct loaded *loaded, const struct load_request *request,
+                         size_t context)
+{
+    const struct model_plan *plan = model_plan(loaded->model);
+    double available = (double)proc_kb("/proc/meminfo", "MemAvailable") * 1024 * 0.85;
+    double page = (double)plan->kv_per_token * KERNEL_KV_CHUNK;
+    size_t one = div_up(context, KERNEL_KV_CHUNK), all = one * request->n_sequences;
+
+    if (request->kv_tokens > 0)
+        return max_size(div_up(request->kv_tokens, KERNEL_KV_CHUNK), 1);
+    if (!request->fit_kv || available == 0)
+        return 0;
+    double left = available - (double)plan->weights_packed - (double)plan->step;
+    if (left >= page * (double)all)
+        return all;
+    return max_size(left > 0 ? (size_t)(left / page) : 0, one);
+}
+
 /* Refuses what would not fit, before the kernel's out-of-memory killer does. */
 static enum ferry_status check_memory(const struct loaded *loaded,
                                       const struct engine_options *engine, struct ferry_error *err)
@@ -105,6 +125,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
         st = pick_sizes(loaded, options, request, &model, &engine.context, err);
     if (st == FERRY_OK)
         st = model_open(&loaded->model, loaded->checkpoint, loaded->device, &model, err);
+    if (st == FERRY_OK)
+        engine.n_pages = pick_pages(loaded, request, engine.context);
     if (st == FERRY_OK && request->weights)
         st = check_memory(loaded, request->n_sequences > 0 ? &engine : NULL, err);
     if (st == FERRY_OK && request->weights)

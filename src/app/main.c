@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 static const struct verb VERBS[] = {
-    {"run", "continue a text, or talk to the model in the terminal", verb_run},
+    {"run", "talk to the model in the terminal, or answer once", verb_run},
+    {"serve", "answer over HTTP: the OpenAI API", verb_serve},
     {"logits", "write f32 logits of given token ids to a safetensors file", verb_logits},
     {"tokenize", "text to token ids and back", verb_tokenize},
     {"eval", "perplexity and bits per byte of a text", verb_eval},

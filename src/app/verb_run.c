@@ -1,5 +1,5 @@
-/* ferry run: one answer (-p, --ids), or a prompt in the terminal. Text is continued as it stands:
- * chat templates come with the server. */
+/* ferry run: one answer (-p, --ids), or a chat in the terminal. With a chat template texts are
+ * messages; --raw, or a checkpoint without one, continues them as they stand. */
 #include "app/app.h"
 
 #include "base/alloc.h"
@@ -7,7 +7,8 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "base/size.h"
+#include "engine/scheduler.h"
+#include "text/chat.h"
 #include "text/utf8.h"
 
 #include <errno.h>
@@ -25,7 +26,8 @@ struct run_options {
     double temperature, top_p, min_p;
     size_t top_k;
     size_t seed;
-    bool seed_given, ignore_eos, special;
+    bool seed_given, ignore_eos, special, raw;
+    const char *system, *chat_template;
     const char *stops[TEXT_STOPS_MAX];
     size_t n_stops;
 };
@@ -43,12 +45,20 @@ enum {
     KEY_IGNORE_EOS,
     KEY_SPECIAL,
     KEY_STOP,
+    KEY_RAW,
+    KEY_SYSTEM,
+    KEY_TEMPLATE,
 };
 
 static const struct argp_option OPTIONS[] = {
     {"prompt", 'p', "TEXT", 0,
-     "Continue this text and stop; without it, lines are read from the terminal", 1},
+     "Answer this message and stop; without it, lines are read from the terminal", 1},
     {"prompt-file", KEY_PROMPT_FILE, "F", 0, "The same from a file; '-' is standard input", 1},
+    {"raw", KEY_RAW, NULL, 0,
+     "Continue texts as they stand (without a chat template in the checkpoint: always)", 1},
+    {"system", KEY_SYSTEM, "TEXT", 0, "System message of the chat", 1},
+    {"chat-template", KEY_TEMPLATE, "F", 0,
+     "Jinja template file to use instead of the checkpoint's own", 1},
     {"ids", KEY_IDS, "1,2,3", 0, "Token ids instead of text", 1},
     {"ids-file", KEY_IDS_FILE, "F", 0, "File of token ids", 1},
     {"tokens", 'n', "N", 0, "Tokens of an answer at most (default 256)", 1},
@@ -64,7 +74,7 @@ static const struct argp_option OPTIONS[] = {
      "Seed; the same seed gives the same answer (default: drawn and printed)", 2},
     {"stop", KEY_STOP, "TEXT", 0, "End the answer before this text; may be given several times", 2},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after an end-of-text token", 2},
-    {"special", KEY_SPECIAL, NULL, 0, "Recognise control tokens in the prompt", 2},
+    {"special", KEY_SPECIAL, NULL, 0, "Recognise control tokens in a text that is continued", 2},
     {0},
 };
 
@@ -128,6 +138,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_IGNORE_EOS:
         o->ignore_eos = true;
         return 0;
+    case KEY_RAW:
+        o->raw = true;
+        return 0;
+    case KEY_SYSTEM:
+        o->system = arg;
+        return 0;
+    case KEY_TEMPLATE:
+        o->chat_template = arg;
+        return 0;
     case KEY_SPECIAL:
         o->special = true;
         return 0;
@@ -153,188 +172,163 @@ static void on_interrupt(int sig)
     interrupted = 1;
 }
 
+static struct sampler_options sampling_of(const struct run_options *o, uint64_t seed)
+{
+    return (struct sampler_options){.temperature = (float)o->temperature,
+                                    .top_k = o->top_k,
+                                    .top_p = (float)o->top_p,
+                                    .min_p = (float)o->min_p,
+                                    .repetition_penalty = 1,
+                                    .seed = seed};
+}
+
 /* One answer being made. */
 struct answer {
     const struct run_options *options;
     struct loaded *loaded;
-    struct sampler *sampler;
-    struct sampler_options sampling;
-    struct token_ids ids; /* prompt and answer */
-    size_t n_prompt;
-    int32_t next;
-    struct text_stream text; /* whole characters, stop texts */
-    char *shown;             /* what the stream gave out, for --json */
-    size_t shown_size, shown_capacity;
+    struct token_ids prompt, ids; /* ids: the answer */
+    char *text;                   /* the answer, as far as it is kept */
+    size_t text_size, text_capacity;
+    bool keep;   /* for --json, and for a chat's history */
     bool stream; /* print pieces as they come */
+    bool done;
     const char *finish;
-    double prompt_seconds, token_seconds;
+    struct ferry_error error; /* why it broke off */
+    enum ferry_status status;
+    struct request_usage usage;
     uint64_t reads_before, layers_before;
 };
 
-static enum ferry_status take_token(void *arg, size_t feed_index, size_t position,
-                                    const float *logits)
-{
-    struct answer *a = arg;
-
-    (void)feed_index;
-    a->next =
-        sampler_sample(a->sampler, &a->sampling, logits, a->ids.ids, a->n_prompt, position + 1);
-    return FERRY_OK;
-}
-
-/* Keeps text for the JSON answer: the same bytes that a terminal would have got. */
 static enum ferry_status keep_text(struct answer *a, const char *text, size_t size,
                                    struct ferry_error *err)
 {
-    if (a->shown == NULL || size > a->shown_capacity - a->shown_size) {
-        size_t capacity = 2 * (a->shown_size + size) + 8 * (a->ids.capacity - a->n_prompt) + 64;
-        char *grown = mem_resize(a->shown, a->shown_size, capacity);
+    if (size > a->text_capacity - a->text_size) {
+        size_t capacity = 2 * (a->text_size + size) + 64;
+        char *grown = mem_resize(a->text, a->text_size, capacity);
         if (grown == NULL)
             return FERRY_FAIL(err, FERRY_ERR_NOMEM, "answer: no memory for its text");
-        a->shown = grown;
-        a->shown_capacity = capacity;
+        a->text = grown;
+        a->text_capacity = capacity;
     }
     if (size > 0)
-        memcpy(a->shown + a->shown_size, text, size);
-    a->shown_size += size;
+        memcpy(a->text + a->text_size, text, size);
+    a->text_size += size;
     return FERRY_OK;
 }
 
-/* Passes one token's bytes through the text stream and shows what may be shown; id -1 is the end.
- */
-static enum ferry_status print_piece(struct answer *a, int32_t id, struct ferry_error *err)
+static enum ferry_status keep_id(struct token_ids *ids, int32_t id, struct ferry_error *err)
 {
-    const char *piece = NULL, *text = NULL;
-    size_t piece_size = 0, size = 0;
-
-    if (a->loaded->tokenizer == NULL)
-        return FERRY_OK;
-    if (id >= 0)
-        piece = tokenizer_piece(a->loaded->tokenizer, id, true, &piece_size);
-    enum ferry_status st = id >= 0
-                               ? text_stream_push(&a->text, piece, piece_size, &text, &size, err)
-                               : text_stream_finish(&a->text, &text, &size, err);
-    if (st != FERRY_OK || size == 0)
-        return st;
-    if (!a->stream)
-        return keep_text(a, text, size, err);
-    if (fwrite(text, 1, size, stdout) != size || fflush(stdout) != 0)
-        return FERRY_FAIL(err, FERRY_ERR_IO, "cannot write the answer: %s", strerror(errno));
-    return FERRY_OK;
-}
-
-static enum ferry_status append(struct token_ids *ids, int32_t id, struct ferry_error *err)
-{
-    if (ids->count == ids->capacity)
-        return FERRY_FAIL(err, FERRY_ERR_LIMIT, "answer: no room for another token");
+    if (ids->count == ids->capacity) {
+        size_t capacity = 2 * ids->capacity + 64;
+        int32_t *grown = mem_resize(ids->ids, ids->count * sizeof *grown, capacity * sizeof *grown);
+        if (grown == NULL)
+            return FERRY_FAIL(err, FERRY_ERR_NOMEM, "answer: no memory for its tokens");
+        ids->ids = grown;
+        ids->capacity = capacity;
+    }
     ids->ids[ids->count++] = id;
     return FERRY_OK;
 }
 
-/* Room for the whole answer at once: nothing is allocated between two decode steps. */
-static enum ferry_status reserve(struct token_ids *ids, size_t n_more, struct ferry_error *err)
-{
-    int32_t *grown =
-        mem_resize(ids->ids, ids->count * sizeof *grown, (ids->count + n_more + 1) * sizeof *grown);
-
-    if (grown == NULL)
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "answer: no memory for %zu tokens", n_more);
-    ids->ids = grown;
-    ids->capacity = ids->count + n_more + 1;
-    return FERRY_OK;
-}
-
-static enum ferry_status decode_loop(struct answer *a, struct sequence *sequence, size_t n_max,
-                                     struct ferry_error *err)
+static enum ferry_status show(struct answer *a, const struct request_event *event)
 {
     enum ferry_status st = FERRY_OK;
 
-    a->finish = "length";
-    for (size_t n = 0; st == FERRY_OK; n++) {
-        bool ends = a->loaded->tokenizer != NULL && tokenizer_is_eog(a->loaded->tokenizer, a->next);
-        if (ends && !a->options->ignore_eos) {
-            a->finish = "stop";
-            break;
-        }
-        if (n == n_max)
-            break;
-        st = append(&a->ids, a->next, err);
-        if (st == FERRY_OK)
-            st = print_piece(a, a->next, err);
-        if (st == FERRY_OK && text_stream_stopped(&a->text)) {
-            a->finish = "stop";
-            break;
-        }
-        if (interrupted) {
-            a->finish = "interrupted";
-            break;
-        }
-        if (n + 1 == n_max)
-            break;
-        struct engine_feed feed = {sequence, &a->ids.ids[a->ids.count - 1], 1, 1};
-        if (st == FERRY_OK)
-            st = engine_feed(a->loaded->engine, &feed, 1, take_token, a, err);
-        if (st == FERRY_ERR_CONTEXT_FULL) { /* a full context ends the answer, it is no error */
-            a->finish = "context";
-            return FERRY_OK;
-        }
-    }
+    for (size_t i = 0; i < event->n_tokens && st == FERRY_OK; i++)
+        st = keep_id(&a->ids, event->tokens[i].id, &a->error);
+    if (st == FERRY_OK && a->keep)
+        st = keep_text(a, event->text, event->text_size, &a->error);
+    if (st == FERRY_OK && a->stream && event->text_size > 0 &&
+        (fwrite(event->text, 1, event->text_size, stdout) != event->text_size ||
+         fflush(stdout) != 0))
+        st = FERRY_FAIL(&a->error, FERRY_ERR_IO, "cannot write the answer: %s", strerror(errno));
     return st;
 }
 
-/* The prompt, a step at a time, so that Ctrl-C is heard in between. */
-static enum ferry_status feed_prompt(struct answer *a, struct sequence *sequence,
-                                     struct ferry_error *err)
+static void on_event(void *arg, struct request *request, const struct request_event *event)
 {
-    size_t step = model_options(a->loaded->model)->step_tokens;
-    enum ferry_status st = FERRY_OK;
+    struct answer *a = arg;
 
-    for (size_t done = 0; done < a->n_prompt && st == FERRY_OK && !interrupted; done += step) {
-        size_t n = min_size(step, a->n_prompt - done);
-        struct engine_feed feed = {sequence, a->ids.ids + done, n, done + n == a->n_prompt};
-        st = engine_feed(a->loaded->engine, &feed, 1, take_token, a, err);
+    if (event->kind == REQUEST_EVENT_DONE) {
+        a->usage = *request_usage(request);
+        a->done = true;
+        return;
     }
-    return st;
+    if (a->status == FERRY_OK) {
+        a->status = show(a, event);
+        if (a->status != FERRY_OK)
+            request_cancel(request);
+    }
+    if (event->kind != REQUEST_EVENT_FINISH)
+        return;
+    size_t n = request_usage(request)->completion_tokens;
+    a->finish = event->finish == REQUEST_FINISH_STOP        ? "stop"
+                : event->finish == REQUEST_FINISH_CANCELLED ? "interrupted"
+                : n < a->options->n_tokens                  ? "context"
+                                                            : "length";
+    if (event->finish == REQUEST_FINISH_ERROR && a->status == FERRY_OK) {
+        a->error = *event->error;
+        a->status = event->error->status;
+    }
 }
 
-static enum ferry_status generate(struct answer *a, struct ferry_error *err)
+static enum ferry_status generate(struct answer *a, struct scheduler *scheduler, uint64_t seed,
+                                  struct ferry_error *err)
 {
-    struct sequence *sequence = NULL;
+    const struct run_options *o = a->options;
     const struct exchange_ledger *ledger = model_ledger(a->loaded->model);
+    struct request_options options = {.ids = a->prompt.ids,
+                                      .n_ids = a->prompt.count,
+                                      .max_tokens = o->n_tokens,
+                                      .n_choices = 1,
+                                      .sampling = sampling_of(o, seed),
+                                      .stops = o->stops,
+                                      .n_stops = o->n_stops,
+                                      .ignore_eos = o->ignore_eos,
+                                      .on_event = on_event,
+                                      .arg = a};
+    struct request *request = NULL;
+    bool idle, decoding = false;
 
-    a->n_prompt = a->ids.count;
-    if (a->n_prompt == 0)
-        return FERRY_FAIL(err, FERRY_ERR_ARG,
-                          "the prompt is empty and this tokenizer adds no BOS; give it some text");
-    size_t context = engine_context(a->loaded->engine);
-    if (a->n_prompt > context)
-        return FERRY_FAIL(err, FERRY_ERR_CONTEXT_FULL,
-                          "the prompt has %zu tokens and the context is %zu; shorten it or raise "
-                          "--context",
-                          a->n_prompt, context);
-    size_t n_max = min_size(a->options->n_tokens, context);
-    enum ferry_status st = reserve(&a->ids, n_max, err);
-    if (st == FERRY_OK && !a->stream)
-        st = keep_text(a, NULL, 0, err); /* takes its first room before the first step */
+    enum ferry_status st = request_create(&request, scheduler, &options, err);
     if (st == FERRY_OK)
-        st = sequence_open(a->loaded->engine, &sequence, err);
-    if (st != FERRY_OK)
-        return st;
-    uint64_t start = clock_now_ns();
-    st = feed_prompt(a, sequence, err);
-    a->prompt_seconds = (double)(clock_now_ns() - start) * 1e-9;
-    a->reads_before = ledger->weight_reads;
-    a->layers_before = ledger->layers;
-    a->finish = "interrupted";
-    if (st == FERRY_OK && !interrupted) {
-        start = clock_now_ns();
-        st = decode_loop(a, sequence, n_max, err);
-        if (st == FERRY_OK)
-            st = print_piece(a, -1, err);
-        a->token_seconds = (double)(clock_now_ns() - start) * 1e-9;
+        st = scheduler_submit(scheduler, request, err);
+    while (st == FERRY_OK && !a->done) {
+        if (interrupted)
+            request_cancel(request);
+        st = scheduler_step(scheduler, &idle, err);
+        if (!decoding && request_usage(request)->first_token_ns > 0) {
+            decoding = true;
+            a->reads_before = ledger->weight_reads;
+            a->layers_before = ledger->layers;
+        }
     }
-    sequence_close(a->loaded->engine, sequence);
+    if (!decoding) {
+        a->reads_before = ledger->weight_reads;
+        a->layers_before = ledger->layers;
+    }
+    request_destroy(request);
+    if (st == FERRY_OK && a->status != FERRY_OK) {
+        *err = a->error;
+        st = a->status;
+    }
     return st;
+}
+
+static double seconds(uint64_t from_ns, uint64_t to_ns)
+{
+    return to_ns > from_ns && from_ns > 0 ? (double)(to_ns - from_ns) * 1e-9 : 0;
+}
+
+static double prompt_seconds(const struct answer *a)
+{
+    const struct request_usage *u = &a->usage;
+    return seconds(u->start_ns, u->first_token_ns > 0 ? u->first_token_ns : u->done_ns);
+}
+
+static double token_seconds(const struct answer *a)
+{
+    return seconds(a->usage.first_token_ns, a->usage.done_ns);
 }
 
 static double per_second(size_t n, double seconds)
@@ -352,14 +346,18 @@ static double experts_used(const struct answer *a)
 
 static void print_closing_line(const struct answer *a, uint64_t seed)
 {
-    size_t n = a->ids.count - a->n_prompt;
+    size_t n = a->ids.count, computed = a->prompt.count - a->usage.cached_tokens;
+    char cached[48] = "";
 
-    (void)fprintf(stderr,
-                  "\n[%zu prompt tokens at %.1f t/s, %zu tokens at %.1f t/s, first after %.0f ms, "
-                  "%.1f of %zu experts per layer",
-                  a->n_prompt, per_second(a->n_prompt, a->prompt_seconds), n,
-                  per_second(n > 0 ? n - 1 : 0, a->token_seconds), a->prompt_seconds * 1e3,
-                  experts_used(a), model_config(a->loaded->model)->router.n_experts);
+    if (a->usage.cached_tokens > 0)
+        (void)snprintf(cached, sizeof cached, " (and %zu kept)", a->usage.cached_tokens);
+    (void)fprintf(
+        stderr,
+        "\n[%zu prompt tokens%s at %.1f t/s, %zu tokens at %.1f t/s, first after %.0f ms, "
+        "%.1f of %zu experts per layer",
+        computed, cached, per_second(computed, prompt_seconds(a)), n,
+        per_second(n > 0 ? n - 1 : 0, token_seconds(a)), prompt_seconds(a) * 1e3, experts_used(a),
+        model_config(a->loaded->model)->router.n_experts);
     if (a->options->temperature > 0)
         (void)fprintf(stderr, ", seed %llu", (unsigned long long)seed);
     (void)fprintf(stderr, "; %s]\n", a->finish);
@@ -367,66 +365,97 @@ static void print_closing_line(const struct answer *a, uint64_t seed)
 
 static int print_answer_json(const struct answer *a, uint64_t seed)
 {
-    size_t n = a->ids.count - a->n_prompt;
+    size_t n = a->ids.count;
     json_t *ids = json_array();
 
-    for (size_t i = a->n_prompt; i < a->ids.count; i++)
+    for (size_t i = 0; i < n; i++)
         (void)json_array_append_new(ids, json_integer(a->ids.ids[i]));
     json_t *json =
         json_pack("{s:o, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:s}", "ids", ids, "finish_reason",
-                  a->finish, "prompt_tokens", (json_int_t)a->n_prompt, "completion_tokens",
-                  (json_int_t)n, "prompt_tps", per_second(a->n_prompt, a->prompt_seconds),
-                  "completion_tps", per_second(n > 0 ? n - 1 : 0, a->token_seconds), "ttft_ms",
-                  a->prompt_seconds * 1e3, "experts_per_step", experts_used(a), "seed",
+                  a->finish, "prompt_tokens", (json_int_t)a->prompt.count, "completion_tokens",
+                  (json_int_t)n, "prompt_tps", per_second(a->prompt.count, prompt_seconds(a)),
+                  "completion_tps", per_second(n > 0 ? n - 1 : 0, token_seconds(a)), "ttft_ms",
+                  prompt_seconds(a) * 1e3, "experts_per_step", experts_used(a), "seed",
                   (json_int_t)seed, "numerics", model_numerics(a->loaded->model));
     if (json != NULL && a->loaded->tokenizer != NULL)
         (void)json_object_set_new(json, "text",
-                                  json_stringn(a->shown_size > 0 ? a->shown : "", a->shown_size));
+                                  json_stringn(a->text_size > 0 ? a->text : "", a->text_size));
     return print_json(json);
 }
 
-static struct sampler_options sampling_of(const struct run_options *o, uint64_t seed)
+/* What stays from one answer to the next. */
+struct session {
+    const struct run_options *options;
+    struct loaded loaded;
+    struct scheduler *scheduler;
+    struct chat *chat; /* NULL: texts are continued as they stand */
+    json_t *messages;  /* chat: everything said so far */
+    size_t n_system;   /* of these, what /clear leaves */
+};
+
+/* The ids of a prompt: a message behind all that was said, a text to be continued, or --ids. */
+static enum ferry_status encode(struct session *s, const char *text, size_t size,
+                                struct token_ids *ids, struct ferry_error *err)
 {
-    return (struct sampler_options){.temperature = (float)o->temperature,
-                                    .top_k = o->top_k,
-                                    .top_p = (float)o->top_p,
-                                    .min_p = (float)o->min_p,
-                                    .repetition_penalty = 1,
-                                    .seed = seed};
+    const struct run_options *o = s->options;
+
+    if (text == NULL)
+        return read_ids(o->ids, o->ids_file, ids, err);
+    if (s->chat == NULL)
+        return tokenizer_encode(s->loaded.tokenizer, text, size, true, o->special, ids, err);
+    json_t *message = json_pack("{s:s, s:s%}", "role", "user", "content", text, size);
+    if (message == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "the message is not UTF-8; --raw takes any bytes");
+    (void)json_array_append_new(s->messages, message);
+    json_t *variables =
+        json_pack("{s:O, s:b}", "messages", s->messages, "add_generation_prompt", 1);
+    enum ferry_status st = variables != NULL ? chat_encode(s->chat, variables, ids, err)
+                                             : FERRY_FAIL(err, FERRY_ERR_NOMEM, "chat: no memory");
+    json_decref(variables);
+    return st;
 }
 
-/* One prompt (text, or ids when text is NULL) from start to closing line. */
-static enum ferry_status answer_one(const struct run_options *o, struct loaded *l, const char *text,
-                                    size_t size, int *ret_code, struct ferry_error *err)
+/* A failed turn is forgotten, an answered one remembered. */
+static void remember(struct session *s, const struct answer *a, enum ferry_status st)
 {
+    if (s->chat == NULL)
+        return;
+    if (st == FERRY_OK)
+        (void)json_array_append_new(s->messages,
+                                    json_pack("{s:s, s:s%}", "role", "assistant", "content",
+                                              a->text_size > 0 ? a->text : "", a->text_size));
+    else if (json_array_size(s->messages) > 0)
+        (void)json_array_remove(s->messages, json_array_size(s->messages) - 1);
+}
+
+/* One prompt (text, or --ids when text is NULL) from start to closing line. */
+static enum ferry_status answer_one(struct session *s, const char *text, size_t size, int *ret_code,
+                                    struct ferry_error *err)
+{
+    const struct run_options *o = s->options;
+    struct loaded *l = &s->loaded;
     struct answer a = {.options = o,
                        .loaded = l,
+                       .keep = o->shared.json || s->chat != NULL,
                        .stream = !o->shared.json && l->tokenizer != NULL,
                        .finish = "length"};
     uint64_t seed = o->seed;
-    enum ferry_status st = FERRY_OK;
 
     if (!o->seed_given && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         seed = clock_now_ns();
     if (!o->seed_given)
         seed >>= 11; /* fits a JSON number */
-    a.sampling = sampling_of(o, seed);
-    st = sampler_create(&a.sampler, model_config(l->model)->n_vocab,
-                        l->tokenizer != NULL ? tokenizer_n_vocab(l->tokenizer) : 0,
-                        device_kernels(l->device), err);
-    if (st == FERRY_OK)
-        st = text_stream_init(&a.text, o->stops, o->n_stops, err);
-    if (st == FERRY_OK && text != NULL)
-        st = tokenizer_encode(l->tokenizer, text, size, true, o->special, &a.ids, err);
-    else if (st == FERRY_OK)
-        st = read_ids(o->ids, o->ids_file, &a.ids, err);
+    size_t n_messages = json_array_size(s->messages);
+    enum ferry_status st = encode(s, text, size, &a.prompt, err);
     if (st == FERRY_OK) {
         struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, before;
         interrupted = 0;
         (void)sigaction(SIGINT, &action, &before);
-        st = generate(&a, err);
+        st = generate(&a, s->scheduler, seed, err);
         (void)sigaction(SIGINT, &before, NULL);
     }
+    if (json_array_size(s->messages) > n_messages)
+        remember(s, &a, st);
     if (st == FERRY_OK && strcmp(a.finish, "interrupted") == 0)
         *ret_code = EXIT_INTERRUPTED;
     if (st == FERRY_OK && o->shared.json) {
@@ -434,23 +463,30 @@ static enum ferry_status answer_one(const struct run_options *o, struct loaded *
         *ret_code = code != EXIT_GOOD ? code : *ret_code;
     }
     if (st == FERRY_OK && !o->shared.json) {
-        for (size_t i = a.n_prompt; l->tokenizer == NULL && i < a.ids.count; i++)
-            (void)printf(i > a.n_prompt ? " %d" : "%d", a.ids.ids[i]);
+        for (size_t i = 0; l->tokenizer == NULL && i < a.ids.count; i++)
+            (void)printf(i > 0 ? " %d" : "%d", a.ids.ids[i]);
         (void)printf("\n");
         (void)fflush(stdout);
         print_closing_line(&a, seed);
     }
-    text_stream_fini(&a.text);
-    mem_free(a.shown);
-    sampler_destroy(a.sampler);
+    mem_free(a.text);
+    token_ids_fini(&a.prompt);
     token_ids_fini(&a.ids);
     return st;
 }
 
-/* Lines from the terminal; each is continued on its own. A bad one costs the exit code, not the
- * session. */
-static enum ferry_status talk(const struct run_options *o, struct loaded *l, int *ret_code,
-                              struct ferry_error *err)
+/* What is typed in a chat and is not for the model. */
+static bool is_command(struct session *s, const char *line, size_t size)
+{
+    if (s->chat == NULL || size != strlen("/clear") || memcmp(line, "/clear", size) != 0)
+        return false;
+    while (json_array_size(s->messages) > s->n_system)
+        (void)json_array_remove(s->messages, json_array_size(s->messages) - 1);
+    return true;
+}
+
+/* Lines from the terminal; a bad one costs the exit code, not the session. */
+static enum ferry_status talk(struct session *s, int *ret_code, struct ferry_error *err)
 {
     char *line = NULL;
     size_t capacity = 0;
@@ -459,8 +495,9 @@ static enum ferry_status talk(const struct run_options *o, struct loaded *l, int
     ssize_t n;
 
     if (terminal)
-        (void)fprintf(stderr,
-                      "Type a text to be continued; Ctrl-C stops an answer, Ctrl-D leaves.\n");
+        (void)fprintf(stderr, "%s; Ctrl-C stops an answer, Ctrl-D leaves.\n",
+                      s->chat != NULL ? "Say something; /clear forgets what was said"
+                                      : "Type a text to be continued");
     while (st != FERRY_ERR_IO) { /* nowhere to write to: the others are pointless, too */
         if (terminal)
             (void)fprintf(stderr, "> ");
@@ -475,9 +512,9 @@ static enum ferry_status talk(const struct run_options *o, struct loaded *l, int
         int code = EXIT_GOOD;
         while (size > 0 && (line[size - 1] == '\n' || line[size - 1] == '\r'))
             size--;
-        if (size == 0)
+        if (size == 0 || is_command(s, line, size))
             continue;
-        st = answer_one(o, l, line, size, &code, err);
+        st = answer_one(s, line, size, &code, err);
         if (st != FERRY_OK)
             code = fail(st, err);
         if (code != EXIT_GOOD && code != EXIT_INTERRUPTED)
@@ -487,9 +524,41 @@ static enum ferry_status talk(const struct run_options *o, struct loaded *l, int
     return FERRY_OK;
 }
 
+/* Texts are messages when the checkpoint has a chat template, unless --raw. */
+static enum ferry_status open_chat(struct session *s, struct ferry_error *err)
+{
+    const struct run_options *o = s->options;
+    char *source = NULL;
+    size_t size = 0;
+    enum ferry_status st = FERRY_OK;
+
+    if (s->loaded.tokenizer == NULL || o->raw || o->ids != NULL || o->ids_file != NULL)
+        return FERRY_OK;
+    if (o->chat_template == NULL && tokenizer_chat_template(s->loaded.tokenizer) == NULL)
+        return o->system == NULL
+                   ? FERRY_OK
+                   : FERRY_FAIL(err, FERRY_ERR_ARG,
+                                "--system needs a chat template and this checkpoint has none");
+    if (o->chat_template != NULL)
+        st = read_file(o->chat_template, &source, &size, err);
+    if (st == FERRY_OK)
+        st = chat_create(&s->chat, s->loaded.tokenizer, source, size, err);
+    mem_free(source);
+    s->messages = json_array();
+    if (st == FERRY_OK && o->system != NULL) {
+        json_t *message = json_pack("{s:s, s:s}", "role", "system", "content", o->system);
+        if (message == NULL)
+            return FERRY_FAIL(err, FERRY_ERR_FORMAT, "--system is not UTF-8");
+        (void)json_array_append_new(s->messages, message);
+    }
+    s->n_system = json_array_size(s->messages);
+    return st;
+}
+
 static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_error *err)
 {
-    struct loaded loaded = {0};
+    struct session s = {.options = o};
+    struct scheduler_options options = {0};
     bool ids = o->ids != NULL || o->ids_file != NULL;
     struct load_request request = {
         .n_sequences = 1, .tokenizer = !ids, .any_tokenizer = true, .weights = true};
@@ -500,18 +569,25 @@ static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_
     if (o->prompt_file != NULL)
         st = read_file(o->prompt_file, &file, &size, err);
     if (st == FERRY_OK)
-        st = loaded_open(&loaded, &o->shared, &request, err);
-    if (st == FERRY_OK && o->n_stops > 0 && loaded.tokenizer == NULL)
+        st = loaded_open(&s.loaded, &o->shared, &request, err);
+    if (st == FERRY_OK && o->n_stops > 0 && s.loaded.tokenizer == NULL)
         st =
             FERRY_FAIL(err, FERRY_ERR_ARG, "--stop needs a tokenizer and this checkpoint has none");
+    if (st == FERRY_OK)
+        st = scheduler_create(&s.scheduler, s.loaded.engine, s.loaded.tokenizer, &options, err);
+    if (st == FERRY_OK)
+        st = open_chat(&s, err);
     if (st == FERRY_OK && ids)
-        st = answer_one(o, &loaded, NULL, 0, ret_code, err);
+        st = answer_one(&s, NULL, 0, ret_code, err);
     else if (st == FERRY_OK && (o->prompt != NULL || file != NULL))
-        st = answer_one(o, &loaded, file != NULL ? file : o->prompt, size, ret_code, err);
+        st = answer_one(&s, file != NULL ? file : o->prompt, size, ret_code, err);
     else if (st == FERRY_OK)
-        st = talk(o, &loaded, ret_code, err);
+        st = talk(&s, ret_code, err);
     mem_free(file);
-    loaded_close(&loaded);
+    json_decref(s.messages);
+    chat_destroy(s.chat);
+    scheduler_destroy(s.scheduler);
+    loaded_close(&s.loaded);
     return st;
 }
 
@@ -519,7 +595,7 @@ int verb_run(int argc, char **argv)
 {
     static const struct argp_child CHILDREN[] = {{&shared_argp, 0, NULL, 0}, {0}};
     static const struct argp ARGP = {
-        OPTIONS,  parse, "MODEL", "Continues a text, once or line by line in the terminal.",
+        OPTIONS,  parse, "MODEL", "Answers one message or text, or chats in the terminal.",
         CHILDREN, NULL,  NULL};
     struct run_options o = {.n_tokens = 256, .temperature = 0.7, .top_p = 0.95};
     struct ferry_error err = {0};

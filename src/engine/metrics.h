@@ -18,7 +18,8 @@ struct engine_metrics {
     struct metric *finished_stop, *finished_length, *finished_cancelled, *finished_error;
     struct metric *preemptions;
     struct metric *prefix_queried_tokens, *prefix_hit_tokens;
-    struct metric *nonfinite;           /* steps of a request that gave a NaN or infinity */
+    struct metric *nonfinite; /* steps of a request that gave a NaN or infinity */
+    struct metric *kv_overflows, *steps_retried;
     struct metric *steps, *step_tokens; /* counter; histogram of tokens per step */
     struct metric *queue_seconds, *prefill_seconds, *decode_seconds,
         *inference_seconds; /* histograms */

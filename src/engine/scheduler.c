@@ -701,8 +701,13 @@ static void learn(struct scheduler *s, size_t n_decode, size_t n_prompt_tokens, 
 static enum ferry_status run_feeds(struct scheduler *s, size_t n_feeds, struct ferry_error *err)
 {
     const struct exchange_ledger *ledger = model_ledger(engine_model(s->engine));
+    const struct model_counters *counters = model_counters(engine_model(s->engine));
     uint64_t reads = ledger->weight_reads, layers = ledger->layers;
+    uint64_t overflows = counters->kv_overflows, retried = counters->steps_retried;
     enum ferry_status st = engine_step(s->engine, s->feeds, n_feeds, draw, s, err);
+
+    metric_add(s->metrics.kv_overflows, counters->kv_overflows - overflows);
+    metric_add(s->metrics.steps_retried, counters->steps_retried - retried);
 
     if (st == FERRY_OK) {
         if (ledger->layers > layers)

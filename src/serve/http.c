@@ -172,17 +172,11 @@ bool http_query_flag(const struct http_exchange *x, const char *name)
 
 /* ---- between threads ---- */
 
-void http_touch(struct http_exchange *x)
+void http_push_dirty(struct http_exchange *x)
 {
     struct http_server *s = x->server;
     uint64_t one = 1;
 
-    (void)pthread_mutex_lock(&x->mutex);
-    bool was = x->dirty;
-    x->dirty = true;
-    (void)pthread_mutex_unlock(&x->mutex);
-    if (was)
-        return;
     (void)pthread_mutex_lock(&s->dirty_mutex);
     bool first = s->dirty == NULL;
     x->next_dirty = s->dirty;
@@ -469,18 +463,27 @@ enum ferry_status http_server_create(struct http_server **ret_server,
     return FERRY_OK;
 }
 
+void http_server_stop(struct http_server *server)
+{
+    uint64_t one = 1;
+
+    if (server == NULL || !server->started)
+        return;
+    atomic_store(&server->stop, true);
+    if (write(server->wake_fd, &one, sizeof one) < 0)
+        LOG_DEBUG(
+            "http: the I/O thread ends at its next timer"); /* the counter is full: it is awake */
+    (void)pthread_join(server->thread, NULL);
+    server->started = false;
+}
+
 void http_server_destroy(struct http_server *server)
 {
     struct http_server *s = server;
-    uint64_t one = 1;
 
     if (s == NULL)
         return;
-    atomic_store(&s->stop, true);
-    if (s->started) {
-        (void)!write(s->wake_fd, &one, sizeof one);
-        (void)pthread_join(s->thread, NULL);
-    }
+    http_server_stop(s);
     for (struct http_exchange *x = s->open; x != NULL; x = x->next)
         lose(x); /* libmicrohttpd must not be stopped with suspended connections */
     if (s->daemon != NULL) {

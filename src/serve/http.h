@@ -53,7 +53,12 @@ enum ferry_status http_server_create(struct http_server **ret_server,
                                      const struct http_options *options,
                                      struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Closes everything; every owner has heard gone and closed when it returns. NULL is allowed. */
+/* Ends the I/O thread: no handler and no owner is called any more until destroy. NULL is allowed.
+ */
+void http_server_stop(struct http_server *server);
+
+/* Closes everything; every exchange must have been ended by its owner, who hears closed. NULL is
+ * allowed. */
 void http_server_destroy(struct http_server *server);
 
 unsigned http_port(const struct http_server *server);

@@ -56,6 +56,18 @@ static void unlock(struct http_exchange *x)
     (void)pthread_mutex_unlock(&x->mutex);
 }
 
+/* Unlocks, and has the I/O thread look at the exchange. It is freed on that thread, but never while
+ * it is marked dirty: so the mark is set under the same lock as what ends it. */
+static void unlock_and_touch(struct http_exchange *x)
+{
+    bool was = x->dirty;
+
+    x->dirty = true;
+    unlock(x);
+    if (!was)
+        http_push_dirty(x);
+}
+
 void http_reply(struct http_exchange *x, int status, const char *content_type, const void *body,
                 size_t size)
 {
@@ -68,8 +80,7 @@ void http_reply(struct http_exchange *x, int status, const char *content_type, c
         x->out_size = x->out_start = 0;
     }
     x->state = ANSWER_WHOLE;
-    unlock(x);
-    http_touch(x);
+    unlock_and_touch(x);
 }
 
 /* The type of error in OpenAI's words. */
@@ -107,8 +118,7 @@ void http_stream_begin(struct http_exchange *x, int status, const char *content_
     x->content_type = content_type;
     x->state = ANSWER_STREAM;
     x->wrote_ns = x->taken_ns = clock_now_ns();
-    unlock(x);
-    http_touch(x);
+    unlock_and_touch(x);
 }
 
 enum ferry_status http_stream_write(struct http_exchange *x, const void *data, size_t size)
@@ -127,8 +137,7 @@ enum ferry_status http_stream_write(struct http_exchange *x, const void *data, s
         x->above = true;
         st = FERRY_AGAIN;
     }
-    unlock(x);
-    http_touch(x);
+    unlock_and_touch(x);
     return st;
 }
 
@@ -137,8 +146,7 @@ void http_stream_end(struct http_exchange *x, bool complete)
     lock(x);
     FERRY_ASSERT(x->state == ANSWER_STREAM);
     x->state = complete ? ANSWER_WHOLE : ANSWER_CUT;
-    unlock(x);
-    http_touch(x);
+    unlock_and_touch(x);
 }
 
 void http_add_header(struct http_exchange *x, const char *name, const char *value)

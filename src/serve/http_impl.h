@@ -122,8 +122,8 @@ struct http_exchange *http_exchange_new(struct http_server *server,
 void http_exchange_off_wire(struct http_exchange *x);
 void http_suspend(struct http_exchange *x);
 
-/* http.c, any thread: the I/O thread shall look at x. */
-void http_touch(struct http_exchange *x);
+/* http.c, any thread: the I/O thread shall look at x, which has just been marked dirty. */
+void http_push_dirty(struct http_exchange *x);
 
 /* http_log.c, I/O thread. */
 void http_log(const struct http_exchange *x, uint64_t now_ns);

@@ -19,7 +19,7 @@ static json_t *wall_clock(void)
 {
     struct timespec now;
     struct tm utc;
-    char text[40], all[48];
+    char text[40], all[64];
 
     (void)clock_gettime(CLOCK_REALTIME, &now);
     if (gmtime_r(&now.tv_sec, &utc) == NULL)

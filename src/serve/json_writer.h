@@ -32,7 +32,10 @@ void json_put_text(struct json_writer *w, const char *text);
  * characters, U+0085, U+2028 and U+2029 are escaped: some clients take these for ends of lines. */
 void json_put_string(struct json_writer *w, const char *s, size_t size);
 
-/* The same for a 0-terminated string; NULL: null. */
+/* The inside of such a string, without the quotes; s ends with a whole character. */
+void json_put_chars(struct json_writer *w, const char *s, size_t size);
+
+/* A string value from a 0-terminated string; NULL: null. */
 void json_put_string0(struct json_writer *w, const char *s);
 
 void json_put_int(struct json_writer *w, int64_t value);

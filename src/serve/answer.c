@@ -1,0 +1,663 @@
+/* One answer of the API: parsed and tokenised by a worker, computed by the engine, sent through
+ * HTTP.
+ *
+ * An answer belongs to its exchange: the exchange's `closed` frees it. Everybody who may still use
+ * it is counted in the one rule of http.h: whoever ends the exchange (http_reply, http_stream_end)
+ * does so as his last act. Lock order: server, answer, then scheduler or exchange. */
+#include "serve/answer.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/size.h"
+#include "serve/openai_reply.h"
+#include "serve/openai_request.h"
+#include "serve/server_metrics.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+static const char JSON[] = "application/json", EVENTS[] = "text/event-stream";
+
+/* One prompt and its choices. */
+struct part {
+    struct answer *answer;
+    size_t first; /* its first choice among those of the answer */
+    struct token_ids ids;
+    struct request *request; /* NULL: not yet, or done */
+};
+
+struct answer {
+    struct job job;
+    struct server *server;
+    struct http_exchange *x;
+    enum openai_kind kind;
+    struct answer *next, *previous; /* all of the server; its mutex */
+
+    /* The worker's, then constant. */
+    struct openai_request q;
+    struct openai_head head;
+    char id[96];
+    struct part *parts; /* [n_parts] */
+    size_t n_parts, n_choices;
+
+    /* Guards the rest. */
+    pthread_mutex_t mutex;
+    bool gone;     /* the client; nobody reads what is made */
+    bool shutting; /* the server breaks off */
+    bool failed;   /* `error` is the answer */
+    bool held;
+    uint64_t held_ns;
+    size_t n_live; /* parts that the scheduler has */
+    struct openai_error error;
+    struct openai_usage usage;
+    const char *finish;
+    uint64_t first_token_ns, start_ns;
+    struct openai_choice *choices; /* [n_choices] whole answers */
+    struct stream_state {
+        bool begun;
+        size_t text_offset;
+    } * streams; /* [n_choices] streams */
+    struct json_writer writer;
+};
+
+static void lock(struct answer *a)
+{
+    (void)pthread_mutex_lock(&a->mutex);
+}
+
+static void unlock(struct answer *a)
+{
+    (void)pthread_mutex_unlock(&a->mutex);
+}
+
+/* ---- the ways out; each is the caller's last use of the answer ---- */
+
+/* Takes the writer: it lies in the answer, or on the caller's stack. */
+static void reply_json(struct answer *a, int status, struct json_writer *w)
+{
+    if (w->failed)
+        http_error(a->x, 503, "nomem", NULL, "no memory for the answer");
+    else
+        http_reply(a->x, status, JSON, w->data, w->size);
+}
+
+static void reply_error(struct answer *a, const struct openai_error *error)
+{
+    struct json_writer w = {0};
+    struct http_exchange *x = a->x;
+
+    if (error->http == 429 || error->http == 503)
+        http_add_header(x, "Retry-After", error->http == 429 ? "1" : "5");
+    openai_write_error(&w, error);
+    http_log_word(x, "finish", "error");
+    reply_json(a, error->http, &w);
+    json_writer_fini(&w);
+}
+
+/* ---- events ---- */
+
+/* Under the lock. */
+static void cancel_parts(struct answer *a)
+{
+    for (size_t i = 0; i < a->n_parts; i++) {
+        if (a->parts[i].request != NULL)
+            request_cancel(a->parts[i].request);
+    }
+}
+
+/* Under the lock. */
+static void hold_parts(struct answer *a, bool hold)
+{
+    if (a->held == hold)
+        return;
+    a->held = hold;
+    if (hold)
+        a->held_ns = clock_now_ns();
+    else
+        server_metrics_paused(a->server->http_metrics, clock_now_ns() - a->held_ns);
+    for (size_t i = 0; i < a->n_parts; i++) {
+        if (a->parts[i].request != NULL)
+            request_hold(a->parts[i].request, hold);
+    }
+}
+
+/* Under the lock: what was written goes out. */
+static void flush(struct answer *a)
+{
+    enum ferry_status st = a->writer.failed
+                               ? FERRY_ERR_CANCELLED
+                               : http_stream_write(a->x, a->writer.data, a->writer.size);
+
+    json_writer_reset(&a->writer);
+    if (st == FERRY_AGAIN)
+        hold_parts(a, true);
+    else if (st != FERRY_OK)
+        cancel_parts(a);
+}
+
+/* Under the lock: the first failure is the answer; the other parts stop. */
+static void break_off(struct answer *a, const struct ferry_error *cause)
+{
+    if (a->failed)
+        return;
+    a->failed = true;
+    if (a->shutting)
+        (void)openai_error_set(&a->error, FERRY_AGAIN, "the server is shutting down");
+    else
+        (void)openai_error_from(&a->error, cause);
+    cancel_parts(a);
+}
+
+static void take_piece(struct answer *a, struct part *part, const struct request_event *event)
+{
+    size_t index = part->first + event->choice;
+    const char *finish =
+        event->kind == REQUEST_EVENT_FINISH ? openai_finish_name(event->finish) : NULL;
+
+    if (finish != NULL)
+        a->finish = finish;
+    if (!a->q.stream) {
+        struct openai_choice *c = &a->choices[index];
+        if (!openai_choice_append(c, event->text, event->text_size, event->tokens,
+                                  event->n_tokens)) {
+            struct ferry_error err = {0};
+            (void)FERRY_FAIL(&err, FERRY_ERR_NOMEM, "no memory for the answer");
+            break_off(a, &err);
+        }
+        c->finish = finish;
+        return;
+    }
+    struct openai_delta delta = {.index = index,
+                                 .first = !a->streams[index].begun,
+                                 .text = event->text,
+                                 .text_size = event->text_size,
+                                 .tokens = event->tokens,
+                                 .n_tokens = event->n_tokens,
+                                 .text_offset = &a->streams[index].text_offset,
+                                 .finish = finish};
+    if (event->text_size == 0 && event->n_tokens == 0 && finish == NULL)
+        return;
+    if (event->text_size == 0 && !a->q.logprobs && finish == NULL && a->streams[index].begun)
+        return; /* a token without text of its own */
+    a->streams[index].begun = true;
+    openai_write_chunk(&a->writer, &a->head, &delta);
+    flush(a);
+}
+
+static void take_usage(struct answer *a, struct part *part)
+{
+    const struct request_usage *u = request_usage(part->request);
+
+    a->usage.prompt_tokens += u->prompt_tokens;
+    a->usage.completion_tokens += u->completion_tokens;
+    a->usage.cached_tokens += u->cached_tokens;
+    if (a->first_token_ns == 0 || (u->first_token_ns > 0 && u->first_token_ns < a->first_token_ns))
+        a->first_token_ns = u->first_token_ns;
+    if (a->start_ns == 0)
+        a->start_ns = u->start_ns;
+}
+
+static void note_usage(struct answer *a, uint64_t submit_ns)
+{
+    http_log_number(a->x, "prompt_tokens", a->usage.prompt_tokens);
+    http_log_number(a->x, "cached_tokens", a->usage.cached_tokens);
+    http_log_number(a->x, "completion_tokens", a->usage.completion_tokens);
+    if (a->first_token_ns > submit_ns)
+        http_log_number(a->x, "first_token_ms", (a->first_token_ns - submit_ns) / 1000000);
+    http_log_word(a->x, "finish", a->failed ? "error" : a->finish != NULL ? a->finish : "none");
+}
+
+static void end_stream(struct answer *a)
+{
+    struct http_exchange *x = a->x;
+    bool complete = !a->failed;
+
+    lock(a);
+    if (a->failed) {
+        openai_write_error_event(&a->writer, &a->error);
+    } else {
+        if (a->q.include_usage)
+            openai_write_usage_chunk(&a->writer, &a->head, &a->usage);
+        openai_write_done(&a->writer);
+    }
+    flush(a);
+    unlock(a);
+    http_stream_end(x, complete);
+}
+
+/* A worker's job: long answers with log-probabilities are megabytes of JSON. */
+static void run_reply(struct job *job)
+{
+    struct answer *a = (struct answer *)job; /* its first member */
+
+    if (a->failed) {
+        reply_error(a, &a->error);
+        return;
+    }
+    openai_write_answer(&a->writer, &a->head, a->choices, a->n_choices, &a->usage);
+    reply_json(a, 200, &a->writer);
+}
+
+/* On the engine's thread. */
+static void on_event(void *arg, struct request *request, const struct request_event *event)
+{
+    struct part *part = arg;
+    struct answer *a = part->answer;
+
+    lock(a);
+    if (event->kind != REQUEST_EVENT_DONE) {
+        bool broken = event->kind == REQUEST_EVENT_FINISH &&
+                      (event->finish == REQUEST_FINISH_ERROR ||
+                       (event->finish == REQUEST_FINISH_CANCELLED && a->shutting));
+        if (broken)
+            break_off(a, event->error);
+        else if (!a->failed && !a->gone)
+            take_piece(a, part, event);
+        unlock(a);
+        return;
+    }
+    uint64_t submit_ns = request_usage(request)->submit_ns;
+    take_usage(a, part);
+    part->request = NULL;
+    bool last = --a->n_live == 0;
+    if (last)
+        hold_parts(a, false);
+    unlock(a);
+    request_destroy(request);
+    if (!last)
+        return;
+    note_usage(a, submit_ns);
+    if (a->q.stream) {
+        end_stream(a);
+        return;
+    }
+    a->job.run = run_reply;
+    (void)server_add_job(a->server, &a->job, false);
+}
+
+/* ---- the client, on the I/O thread ---- */
+
+static void on_gone(void *arg)
+{
+    struct answer *a = arg;
+
+    server_metrics_client_left(a->server->http_metrics);
+    lock(a);
+    a->gone = true;
+    cancel_parts(a);
+    unlock(a);
+}
+
+static void on_drained(void *arg)
+{
+    struct answer *a = arg;
+
+    lock(a);
+    hold_parts(a, false);
+    unlock(a);
+}
+
+static void on_closed(void *arg)
+{
+    struct answer *a = arg;
+    struct server *s = a->server;
+
+    (void)pthread_mutex_lock(&s->mutex);
+    if (a->previous != NULL)
+        a->previous->next = a->next;
+    else
+        s->answers = a->next;
+    if (a->next != NULL)
+        a->next->previous = a->previous;
+    (void)pthread_mutex_unlock(&s->mutex);
+    for (size_t i = 0; i < a->n_parts; i++) {
+        FERRY_ASSERT(a->parts[i].request == NULL);
+        token_ids_fini(&a->parts[i].ids);
+    }
+    for (size_t i = 0; a->choices != NULL && i < a->n_choices; i++)
+        openai_choice_fini(&a->choices[i]);
+    openai_request_fini(&a->q);
+    json_writer_fini(&a->writer);
+    (void)pthread_mutex_destroy(&a->mutex);
+    mem_free(a->parts);
+    mem_free(a->choices);
+    mem_free(a->streams);
+    mem_free(a);
+    atomic_fetch_sub(&s->n_answers, 1);
+}
+
+void answer_cancel_all(struct server *server)
+{
+    (void)pthread_mutex_lock(&server->mutex);
+    for (struct answer *a = server->answers; a != NULL; a = a->next) {
+        lock(a);
+        a->shutting = true;
+        cancel_parts(a);
+        unlock(a);
+    }
+    (void)pthread_mutex_unlock(&server->mutex);
+}
+
+/* ---- a worker's part ---- */
+
+static bool template_knows(const void *arg, const char *name)
+{
+    return chat_mentions(arg, name);
+}
+
+static enum ferry_status parse(struct answer *a, struct openai_error *error)
+{
+    struct server *s = a->server;
+    const char *names[] = {s->options.model_name};
+    struct openai_limits limits = {.models = names,
+                                   .n_models = 1,
+                                   .n_vocab = s->n_valid,
+                                   .has_bos = tokenizer_adds_bos(s->tokenizer),
+                                   .strict_params = s->options.strict_params,
+                                   .template_knows = s->chat != NULL ? template_knows : NULL,
+                                   .template_arg = s->chat};
+    size_t size;
+    const char *body = http_body(a->x, &size);
+
+    return openai_request_parse(a->kind, body, size, &limits, &a->q, error);
+}
+
+static enum ferry_status encode(struct answer *a, struct part *part, size_t i,
+                                struct ferry_error *err)
+{
+    const struct server *s = a->server;
+
+    if (a->q.variables != NULL) {
+        if (s->chat == NULL)
+            return FERRY_FAIL(err, FERRY_ERR_ARG,
+                              "this model has no chat template; use /v1/completions, or start the "
+                              "server with --chat-template");
+        return chat_encode(s->chat, a->q.variables, &part->ids, err);
+    }
+    const struct openai_prompt *p = &a->q.prompts[i];
+    if (p->text != NULL)
+        return tokenizer_encode(s->tokenizer, p->text, p->text_size, a->q.add_special_tokens, false,
+                                &part->ids, err);
+    /* Ids as they are. */
+    part->ids.ids = mem_alloc(max_size(p->n_ids, 1) * sizeof *p->ids);
+    if (part->ids.ids == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "no memory for the prompt");
+    if (p->n_ids > 0)
+        memcpy(part->ids.ids, p->ids, p->n_ids * sizeof *p->ids);
+    part->ids.count = part->ids.capacity = p->n_ids;
+    return FERRY_OK;
+}
+
+/* Everything that the answer needs before its requests are made. */
+static enum ferry_status prepare(struct answer *a, struct ferry_error *err)
+{
+    struct server *s = a->server;
+    enum ferry_status st = FERRY_OK;
+
+    a->n_parts = a->q.variables != NULL ? 1 : a->q.n_prompts;
+    a->parts = mem_array(a->n_parts, sizeof *a->parts);
+    if (a->parts == NULL) {
+        a->n_parts = 0;
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "no memory for the answer");
+    }
+    for (size_t i = 0; i < a->n_parts && st == FERRY_OK; i++) {
+        a->parts[i].answer = a;
+        a->parts[i].first = i * a->q.n_choices;
+        st = encode(a, &a->parts[i], i, err);
+    }
+    if (st != FERRY_OK || a->kind == OPENAI_TOKENIZE || a->kind == OPENAI_DETOKENIZE)
+        return st;
+    a->n_choices = a->n_parts * a->q.n_choices;
+    if (a->q.stream)
+        a->streams = mem_array(a->n_choices, sizeof *a->streams);
+    else
+        a->choices = mem_array(a->n_choices, sizeof *a->choices);
+    if (a->streams == NULL && a->choices == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "no memory for the answer");
+    if (!a->q.has_seed) {
+        uint64_t seed;
+        if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+            seed = clock_now_ns();
+        a->q.sampling.seed = seed >> 11; /* below 2^53: every JSON reader can hold it */
+    }
+    (void)snprintf(a->id, sizeof a->id, "%s-%s", a->kind == OPENAI_CHAT ? "chatcmpl" : "cmpl",
+                   http_id(a->x));
+    a->head = (struct openai_head){.kind = a->kind,
+                                   .id = a->id,
+                                   .created = (int64_t)time(NULL),
+                                   .model = s->options.model_name,
+                                   .fingerprint = model_numerics(engine_model(s->engine)),
+                                   .seed = a->q.sampling.seed,
+                                   .include_usage = a->q.include_usage,
+                                   .logprobs = a->q.logprobs,
+                                   .n_top_logprobs = a->q.n_top_logprobs,
+                                   .tokenizer = s->tokenizer};
+    return FERRY_OK;
+}
+
+static enum ferry_status create_request(struct answer *a, struct part *part,
+                                        struct ferry_error *err)
+{
+    struct server *s = a->server;
+    struct request_options o = {.ids = part->ids.ids,
+                                .n_ids = part->ids.count,
+                                .max_tokens = a->q.max_tokens,
+                                .n_choices = a->q.n_choices,
+                                .sampling = a->q.sampling,
+                                .stops = a->q.stops,
+                                .n_stops = a->q.n_stops,
+                                .ignore_eos = a->q.ignore_eos,
+                                .logprobs = a->q.logprobs,
+                                .n_top_logprobs = a->q.n_top_logprobs,
+                                .on_event = on_event,
+                                .arg = part};
+
+    memcpy(o.cache_key, http_cache_key(a->x), sizeof o.cache_key);
+    if (s->options.queue_seconds > 0)
+        o.start_by_ns = clock_now_ns() + (uint64_t)(s->options.queue_seconds * 1e9);
+    return request_create(&part->request, s->scheduler, &o, err);
+}
+
+/* Under the lock: echoes a prompt in front of each of its choices. */
+static enum ferry_status echo(struct answer *a, struct part *part, struct ferry_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    enum ferry_status st = tokenizer_decode(a->server->tokenizer, part->ids.ids, part->ids.count,
+                                            false, &text, &size, err);
+
+    for (size_t i = 0; i < a->q.n_choices && st == FERRY_OK; i++)
+        take_piece(a, part,
+                   &(struct request_event){
+                       .kind = REQUEST_EVENT_TOKEN, .choice = i, .text = text, .text_size = size});
+    mem_free(text);
+    return st;
+}
+
+/* Under the lock. Hands all parts over or none; those that were created and not handed over are
+ * destroyed. */
+static enum ferry_status submit(struct answer *a, struct ferry_error *err)
+{
+    enum ferry_status st = FERRY_OK;
+
+    for (size_t i = 0; i < a->n_parts && st == FERRY_OK; i++)
+        st = create_request(a, &a->parts[i], err);
+    if (st == FERRY_OK && a->shutting)
+        st = FERRY_FAIL(err, FERRY_AGAIN, "the server is shutting down");
+    if (st == FERRY_OK && a->gone)
+        st = FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the client left");
+    size_t n = 0;
+    for (; n < a->n_parts && st == FERRY_OK; n++) {
+        st = scheduler_submit(a->server->scheduler, a->parts[n].request, err);
+        if (st != FERRY_OK)
+            break;
+        a->n_live++;
+    }
+    for (size_t i = n; i < a->n_parts && st != FERRY_OK; i++) {
+        request_destroy(a->parts[i].request);
+        a->parts[i].request = NULL;
+    }
+    return st;
+}
+
+/* A completion. The last thing that the worker does with it. */
+static void complete(struct answer *a)
+{
+    struct ferry_error err = {0};
+    struct openai_error error;
+    enum ferry_status st;
+
+    lock(a);
+    st = submit(a, &err);
+    if (a->n_live > 0) {
+        if (st != FERRY_OK) { /* some parts wait, others found the queue full */
+            break_off(a, &err);
+            if (st == FERRY_AGAIN)
+                a->error.http = 429;
+            a->q.stream = false; /* nothing was begun: it can still be a plain error */
+        } else if (a->q.stream) {
+            http_stream_begin(a->x, 200, EVENTS);
+        }
+        for (size_t i = 0; st == FERRY_OK && a->q.echo && i < a->n_parts; i++) {
+            if (echo(a, &a->parts[i], &err) != FERRY_OK)
+                break_off(a, &err);
+        }
+        unlock(a);
+        return;
+    }
+    unlock(a);
+    (void)openai_error_from(&error, &err);
+    if (st == FERRY_AGAIN && !a->shutting) {
+        server_metrics_rejected(a->server->http_metrics, REJECTED_QUEUE);
+        error.http = 429;
+    } else if (st != FERRY_ERR_CANCELLED) {
+        server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
+    }
+    reply_error(a, &error);
+}
+
+static void reply_tokens(struct answer *a)
+{
+    struct json_writer w = {0};
+    const struct server *s = a->server;
+
+    openai_write_tokens(&w, a->parts[0].ids.ids, a->parts[0].ids.count, engine_context(s->engine),
+                        a->q.return_token_strings ? s->tokenizer : NULL);
+    reply_json(a, 200, &w);
+    json_writer_fini(&w);
+}
+
+static void reply_text(struct answer *a)
+{
+    struct json_writer w = {0};
+    struct openai_error error;
+    struct ferry_error err;
+    char *text = NULL;
+    size_t size = 0;
+
+    if (tokenizer_decode(a->server->tokenizer, a->parts[0].ids.ids, a->parts[0].ids.count, false,
+                         &text, &size, &err) != FERRY_OK) {
+        (void)openai_error_from(&error, &err);
+        reply_error(a, &error);
+        return;
+    }
+    openai_write_prompt(&w, text, size);
+    reply_json(a, 200, &w);
+    json_writer_fini(&w);
+    mem_free(text);
+}
+
+static void run_request(struct job *job)
+{
+    struct answer *a = (struct answer *)job; /* its first member */
+    struct openai_error error = {0};
+    struct ferry_error err = {0};
+    enum ferry_status st = parse(a, &error);
+
+    if (st == FERRY_OK) {
+        if (a->q.ignored != NULL)
+            http_add_header(a->x, "X-Ignored-Params", a->q.ignored);
+        st = prepare(a, &err);
+        if (st != FERRY_OK)
+            (void)openai_error_from(&error, &err);
+    }
+    if (st != FERRY_OK) {
+        server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
+        reply_error(a, &error);
+    } else if (a->kind == OPENAI_TOKENIZE) {
+        reply_tokens(a);
+    } else if (a->kind == OPENAI_DETOKENIZE) {
+        reply_text(a);
+    } else {
+        complete(a);
+    }
+}
+
+/* ---- on the I/O thread ---- */
+
+void answer_start(struct server *server, struct http_exchange *x, enum openai_kind kind)
+{
+    static const struct http_owner OWNER = {on_gone, on_drained, on_closed};
+    struct answer *a = mem_zero(sizeof *a);
+
+    if (a == NULL) {
+        http_error(x, 503, "nomem", NULL, "no memory for the request");
+        return;
+    }
+    a->server = server;
+    a->x = x;
+    a->kind = kind;
+    a->job.run = run_request;
+    (void)pthread_mutex_init(&a->mutex, NULL);
+    http_own(x, &OWNER, a);
+    atomic_fetch_add(&server->n_answers, 1);
+    (void)pthread_mutex_lock(&server->mutex);
+    a->next = server->answers;
+    if (a->next != NULL)
+        a->next->previous = a;
+    server->answers = a;
+    (void)pthread_mutex_unlock(&server->mutex);
+    if (server_add_job(server, &a->job, true))
+        return;
+    struct openai_error error = {0};
+    (void)openai_error_set(&error, FERRY_AGAIN,
+                           "too many requests wait to be read; try again later");
+    error.http = 429;
+    server_metrics_rejected(server->http_metrics, REJECTED_QUEUE);
+    reply_error(a, &error);
+}
+
+void answer_models(struct server *server, struct http_exchange *x)
+{
+    struct openai_model model = {server->options.model_name, (int64_t)server->created,
+                                 engine_context(server->engine)};
+    struct json_writer w = {0};
+
+    openai_write_models(&w, &model, 1);
+    if (w.failed)
+        http_error(x, 503, "nomem", NULL, "no memory for the answer");
+    else
+        http_reply(x, 200, JSON, w.data, w.size);
+    json_writer_fini(&w);
+}
+
+void answer_model(struct server *server, struct http_exchange *x, const char *name)
+{
+    struct openai_model model = {server->options.model_name, (int64_t)server->created,
+                                 engine_context(server->engine)};
+    struct json_writer w = {0};
+
+    if (strcmp(name, model.name) != 0) {
+        http_error(x, 404, "model_not_found", "model", "this server serves another model");
+        return;
+    }
+    openai_write_model(&w, &model);
+    if (w.failed)
+        http_error(x, 503, "nomem", NULL, "no memory for the answer");
+    else
+        http_reply(x, 200, JSON, w.data, w.size);
+    json_writer_fini(&w);
+}

@@ -1,0 +1,140 @@
+/* Which path does what; the answers that need nobody's thread. See server_impl.h. */
+#include "base/clock.h"
+#include "serve/answer.h"
+#include "serve/server_impl.h"
+#include "serve/server_metrics.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_WEDGED_S = 60, RETRY_DRAINING_S = 5 };
+
+typedef void route_fn(struct server *server, struct http_exchange *x);
+
+static bool is_ready(const struct server *s)
+{
+    return atomic_load(&s->running) && atomic_load(&s->stops) == 0 && !atomic_load(&s->failed);
+}
+
+/* Alive: the engine was seen between two steps not long ago. A long prompt is many steps, so this
+ * is neither red while it is read nor green when the engine hangs. */
+static void health(struct server *s, struct http_exchange *x)
+{
+    struct scheduler_view view;
+    char body[200];
+    double limit = s->options.wedged_seconds > 0 ? s->options.wedged_seconds : DEFAULT_WEDGED_S;
+
+    scheduler_view(s->scheduler, &view);
+    uint64_t now = clock_now_ns();
+    double age = now > view.heartbeat_ns ? (double)(now - view.heartbeat_ns) * 1e-9 : 0;
+    bool started = atomic_load(&s->running);
+    bool good = !atomic_load(&s->failed) && (!started || age < limit);
+    (void)snprintf(body, sizeof body,
+                   "{\"status\":\"%s\",\"heartbeat_seconds\":%.3f,\"steps\":%llu,\"running\":%zu,"
+                   "\"waiting\":%zu}",
+                   good ? "ok" : "wedged", age, (unsigned long long)view.n_steps, view.n_running,
+                   view.n_waiting);
+    http_reply(x, good ? 200 : 503, "application/json", body, strlen(body));
+}
+
+static void ready(struct server *s, struct http_exchange *x)
+{
+    const char *body = is_ready(s)                  ? "{\"status\":\"ready\"}"
+                       : atomic_load(&s->stops) > 0 ? "{\"status\":\"draining\"}"
+                                                    : "{\"status\":\"loading\"}";
+
+    http_reply(x, is_ready(s) ? 200 : 503, "application/json", body, strlen(body));
+}
+
+static void metrics(struct server *s, struct http_exchange *x)
+{
+    server_metrics_page(s, x);
+}
+
+static void work(struct server *s, struct http_exchange *x, enum openai_kind kind)
+{
+    if (is_ready(s)) {
+        answer_start(s, x, kind);
+        return;
+    }
+    char seconds[16];
+    (void)snprintf(seconds, sizeof seconds, "%d", RETRY_DRAINING_S);
+    http_add_header(x, "Retry-After", seconds);
+    server_metrics_rejected(s->http_metrics, REJECTED_DRAINING);
+    http_error(x, 503, "not_ready", NULL,
+               atomic_load(&s->stops) > 0 ? "the server is shutting down; ask another one"
+                                          : "the server is starting; try again");
+}
+
+static void chat(struct server *s, struct http_exchange *x)
+{
+    work(s, x, OPENAI_CHAT);
+}
+
+static void completions(struct server *s, struct http_exchange *x)
+{
+    work(s, x, OPENAI_COMPLETION);
+}
+
+static void tokenize(struct server *s, struct http_exchange *x)
+{
+    work(s, x, OPENAI_TOKENIZE);
+}
+
+static void detokenize(struct server *s, struct http_exchange *x)
+{
+    work(s, x, OPENAI_DETOKENIZE);
+}
+
+static const struct route {
+    const char *path, *name;
+    bool post;
+    route_fn *run;
+} ROUTES[] = {
+    {"/v1/chat/completions", "chat", true, chat},
+    {"/v1/completions", "completions", true, completions},
+    {"/tokenize", "tokenize", true, tokenize},
+    {"/detokenize", "detokenize", true, detokenize},
+    {"/v1/models", "models", false, answer_models},
+    {"/health", "health", false, health},
+    {"/ready", "ready", false, ready},
+    {"/metrics", "metrics", false, metrics},
+};
+
+static bool method_fits(const struct route *route, const char *method)
+{
+    if (route->post)
+        return strcmp(method, "POST") == 0;
+    return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+}
+
+void server_route(void *arg, struct http_exchange *x)
+{
+    struct server *s = arg;
+    const char *path = http_path(x);
+
+    for (size_t i = 0; i < sizeof ROUTES / sizeof ROUTES[0]; i++) {
+        const struct route *route = &ROUTES[i];
+        if (strcmp(path, route->path) != 0)
+            continue;
+        http_set_route(x, route->name);
+        if (method_fits(route, http_method(x))) {
+            route->run(s, x);
+            return;
+        }
+        http_add_header(x, "Allow", route->post ? "POST" : "GET, HEAD");
+        http_error(x, 405, "method_not_allowed", NULL,
+                   route->post ? "this path takes POST" : "this path takes GET");
+        return;
+    }
+    /* /v1/models/NAME: names may hold slashes. */
+    if (strncmp(path, "/v1/models/", 11) == 0 && strcmp(http_method(x), "GET") == 0) {
+        http_set_route(x, "models");
+        answer_model(s, x, path + 11);
+        return;
+    }
+    http_error(
+        x, 404, "not_found", NULL,
+        "there is no such path; /v1/chat/completions, /v1/completions, /v1/models, /tokenize, "
+        "/detokenize, /health, /ready and /metrics are there");
+}

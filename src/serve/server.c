@@ -1,0 +1,233 @@
+/* Threads, start, drain and end. See server.h. */
+#include "serve/server_impl.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "serve/answer.h"
+#include "serve/server_metrics.h"
+
+#include <string.h>
+
+enum { DEFAULT_WORKERS = 2, JOBS_MAX = 1024, IDLE_MS = 50 };
+
+#define NS_PER_S   1e9
+#define FAREWELL_S 0.5
+
+/* ---- workers ---- */
+
+static void *worker_main(void *arg)
+{
+    struct server *s = arg;
+
+    (void)pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        while (s->first == NULL && !s->quit)
+            (void)pthread_cond_wait(&s->condition, &s->mutex);
+        struct job *job = s->first;
+        if (job == NULL)
+            break;
+        s->first = job->next;
+        if (s->first == NULL)
+            s->last = NULL;
+        s->n_jobs -= job->is_new;
+        (void)pthread_mutex_unlock(&s->mutex);
+        job->run(job);
+        (void)pthread_mutex_lock(&s->mutex);
+    }
+    (void)pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+bool server_add_job(struct server *server, struct job *job, bool is_new)
+{
+    struct server *s = server;
+
+    (void)pthread_mutex_lock(&s->mutex);
+    bool fits = !s->quit && (!is_new || s->n_jobs < JOBS_MAX);
+    if (fits) {
+        job->next = NULL;
+        job->is_new = is_new;
+        if (s->last != NULL)
+            s->last->next = job;
+        else
+            s->first = job;
+        s->last = job;
+        s->n_jobs += is_new;
+        (void)pthread_cond_signal(&s->condition);
+    }
+    bool here = s->quit && !is_new; /* the workers may be gone: the caller does it */
+    if (here)
+        fits = true;
+    (void)pthread_mutex_unlock(&s->mutex);
+    if (here)
+        job->run(job);
+    return fits;
+}
+
+static enum ferry_status start_workers(struct server *s, struct ferry_error *err)
+{
+    size_t n = s->options.n_workers > 0 ? s->options.n_workers : DEFAULT_WORKERS;
+
+    n = min_size(n, SERVER_WORKERS_MAX);
+    for (; s->n_workers < n; s->n_workers++) {
+        if (pthread_create(&s->workers[s->n_workers], NULL, worker_main, s) != 0)
+            return FERRY_FAIL(err, FERRY_ERR_IO, "server: no thread for worker %zu", s->n_workers);
+    }
+    return FERRY_OK;
+}
+
+/* They finish what is in the queue. */
+static void stop_workers(struct server *s)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    s->quit = true;
+    (void)pthread_cond_broadcast(&s->condition);
+    (void)pthread_mutex_unlock(&s->mutex);
+    for (size_t i = 0; i < s->n_workers; i++)
+        (void)pthread_join(s->workers[i], NULL);
+    s->n_workers = 0;
+}
+
+/* ---- start and end ---- */
+
+static enum ferry_status start(struct server *s, struct ferry_error *err)
+{
+    struct http_options http = s->options.http;
+    struct scheduler_options scheduler = {.max_waiting = s->options.max_waiting,
+                                          .no_prefix_cache = s->options.no_prefix_cache,
+                                          .metrics = &s->metrics};
+    enum ferry_status st = metric_registry_create(&s->registry, err);
+
+    if (st == FERRY_OK)
+        st = engine_metrics_register(&s->metrics, s->registry, engine_context(s->engine), err);
+    if (st == FERRY_OK)
+        st = server_metrics_create(&s->http_metrics, s, err);
+    if (st == FERRY_OK)
+        metric_registry_seal(s->registry);
+    if (st == FERRY_OK)
+        st = scheduler_create(&s->scheduler, s->engine, s->tokenizer, &scheduler, err);
+    if (st == FERRY_OK)
+        st = start_workers(s, err);
+    http.handler = server_route;
+    http.count = server_metrics_count;
+    http.arg = s;
+    return st == FERRY_OK ? http_server_create(&s->http, &http, err) : st;
+}
+
+enum ferry_status server_create(struct server **ret_server, struct engine *engine,
+                                const struct tokenizer *tokenizer, const struct chat *chat,
+                                const struct server_options *options, struct ferry_error *err)
+{
+    struct server *s = mem_zero(sizeof *s);
+
+    if (s == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "server: no memory");
+    s->options = *options;
+    s->engine = engine;
+    s->tokenizer = tokenizer;
+    s->chat = chat;
+    s->created = time(NULL);
+    s->n_valid = model_config(engine_model(engine))->n_vocab;
+    if (tokenizer != NULL)
+        s->n_valid = min_size(s->n_valid, tokenizer_n_vocab(tokenizer));
+    (void)pthread_mutex_init(&s->mutex, NULL);
+    (void)pthread_cond_init(&s->condition, NULL);
+    enum ferry_status st = start(s, err);
+    if (st != FERRY_OK) {
+        server_destroy(s);
+        return st;
+    }
+    *ret_server = s;
+    return FERRY_OK;
+}
+
+void server_destroy(struct server *server)
+{
+    struct server *s = server;
+
+    if (s == NULL)
+        return;
+    /* Whoever calls into the next one ends first: workers and I/O thread submit, the scheduler's
+     * last events end answers, the answers lie in exchanges. */
+    stop_workers(s);
+    http_server_stop(s->http);
+    scheduler_destroy(s->scheduler);
+    http_server_destroy(s->http);
+    server_metrics_destroy(s->http_metrics);
+    metric_registry_destroy(s->registry);
+    (void)pthread_cond_destroy(&s->condition);
+    (void)pthread_mutex_destroy(&s->mutex);
+    mem_free(s);
+}
+
+unsigned server_port(const struct server *server)
+{
+    return http_port(server->http);
+}
+
+void server_stop(struct server *server)
+{
+    atomic_fetch_add(&server->stops, 1);
+}
+
+/* ---- the engine's thread ---- */
+
+static bool is_idle(const struct server *s)
+{
+    struct scheduler_view view;
+
+    scheduler_view(s->scheduler, &view);
+    return view.n_running == 0 && view.n_waiting == 0;
+}
+
+/* Whether the loop is to end: stopped, and everything is answered, or broken off and given a moment
+ * to reach its clients. */
+static bool is_over(struct server *s, uint64_t *drain_ns, uint64_t *broken_ns)
+{
+    int stops = atomic_load(&s->stops);
+    uint64_t now = clock_now_ns();
+
+    if (stops == 0)
+        return false;
+    if (*drain_ns == 0) {
+        LOG_INFO("stopping: %zu answers are being made; a second signal breaks them off",
+                 atomic_load(&s->n_answers));
+        *drain_ns = now;
+        http_server_drain(s->http);
+    }
+    if (atomic_load(&s->n_answers) == 0)
+        return true;
+    bool late = (double)(now - *drain_ns) > s->options.drain_seconds * NS_PER_S;
+    if (stops < 2 && !late)
+        return false;
+    answer_cancel_all(s);
+    if (*broken_ns == 0)
+        *broken_ns = now;
+    return is_idle(s) && (double)(now - *broken_ns) > FAREWELL_S * NS_PER_S;
+}
+
+enum ferry_status server_run(struct server *server, struct ferry_error *err)
+{
+    struct server *s = server;
+    enum ferry_status st = FERRY_OK;
+    uint64_t drain_ns = 0, broken_ns = 0;
+    bool idle;
+
+    atomic_store(&s->running, true);
+    while (!is_over(s, &drain_ns, &broken_ns)) {
+        st = scheduler_step(s->scheduler, &idle, err);
+        if (st != FERRY_OK) {
+            /* Whatever waits has been failed; new requests are refused until the end. */
+            atomic_store(&s->failed, true);
+            if (atomic_load(&s->stops) == 0)
+                server_stop(s);
+        }
+        if (idle)
+            scheduler_wait(s->scheduler, IDLE_MS * UINT64_C(1000000));
+    }
+    atomic_store(&s->running, false);
+    return atomic_load(&s->failed) ? FERRY_ERR_DEVICE : FERRY_OK;
+}
