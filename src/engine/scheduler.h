@@ -27,8 +27,8 @@ struct request;
 enum { REQUEST_CHOICES_MAX = 64 };
 
 struct scheduler_options {
-    size_t max_waiting;         /* requests that may wait for a sequence; 0: 256 */
-    size_t max_waiting_tokens;  /* their prompt tokens together; 0: 1 << 20 */
+    size_t max_waiting;         /* answers (choices) that may wait for a sequence; 0: 256 */
+    size_t max_waiting_tokens;  /* prompt tokens of their requests together; 0: 1 << 20 */
     uint64_t step_target_ns;    /* a step with answers in it carries at most as much prompt as fits
                                    into this; 0: 500 ms */
     uint64_t prefill_target_ns; /* the same for a step of prompts only; 0: 2 s */
@@ -77,7 +77,7 @@ struct request_options {
     const int32_t *ids; /* [n_ids] the prompt; copied */
     size_t n_ids;
     size_t max_tokens;               /* of each choice; 0: as many as the context holds */
-    size_t n_choices;                /* >= 1, at most the engine's sequences */
+    size_t n_choices;                /* in 1..REQUEST_CHOICES_MAX */
     struct sampler_options sampling; /* biases are copied; choice is set by the scheduler */
     const char *const *stops;        /* [n_stops] copied */
     size_t n_stops;
@@ -85,8 +85,8 @@ struct request_options {
     bool logprobs; /* log-probabilities of the tokens drawn, and of the n_top_logprobs best */
     size_t n_top_logprobs;
     unsigned char cache_key[32]; /* prefixes are shared between requests of equal keys only */
-    uint64_t start_by_ns;        /* still waiting at this time of the monotonic clock: it fails with
-                                    FERRY_ERR_TIMEOUT; 0: never */
+    uint64_t start_by_ns; /* no choice has been given a sequence until this time of the monotonic
+                             clock: it fails with FERRY_ERR_TIMEOUT; 0: never */
     request_event_fn *on_event;
     void *arg;
 };
@@ -128,10 +128,11 @@ enum ferry_status scheduler_submit(struct scheduler *scheduler, struct request *
                                    struct ferry_error *err) FERRY_MUST_CHECK;
 
 /* Ends it soon: before the next step, whether it waits, is being prefilled or answers. Only this
- * request; may be repeated; legal until request_destroy. */
+ * request; may be repeated; legal until request_destroy or scheduler_destroy. */
 void request_cancel(struct request *request);
 
-/* A reader that cannot keep up: its choices are left out of steps until hold is false again. */
+/* A reader that cannot keep up: its choices are left out of steps until hold is false again. They
+ * keep their sequences, but are the first to lose their pages when others need some. */
 void request_hold(struct request *request, bool hold);
 
 const struct request_usage *request_usage(const struct request *request);
@@ -148,7 +149,7 @@ void scheduler_wake(struct scheduler *scheduler);
 
 /* A view from any thread, without a lock: each number was true at some moment of the call. */
 struct scheduler_view {
-    size_t n_waiting, n_running, n_waiting_tokens;
+    size_t n_waiting, n_running, n_waiting_tokens; /* preempted choices are in none of them */
     size_t n_pages, n_pages_used; /* used: by running requests, cached prefixes not counted */
     uint64_t heartbeat_ns;        /* when the owner was last seen between two steps */
     uint64_t n_steps;

@@ -483,6 +483,31 @@ static void many_requests_few_pages(void **state)
     served_close(&s);
 }
 
+/* The only page holds a prefix that begins like the request and cannot be copied anywhere: it is
+ * given up. */
+static void the_last_page_is_given_up(void **state)
+{
+    struct served s;
+    struct asked *list[] = {&a, &b};
+
+    (void)state;
+    served_open(&s, &(struct served_options){.n_pages = 1, .context = 128});
+    asked_init(&a, 127, 45, 2);
+    asked_submit(&a, &s);
+    served_finish(&s, list, 1, 20);
+    asked_init(&b, 100, 46, 10);
+    memcpy(b.ids, a.ids, 50 * sizeof a.ids[0]);
+    b.ids[50] = (a.ids[50] + 1) % 256;
+    asked_submit(&b, &s);
+    served_finish(&s, list + 1, 1, 30);
+    expect_end(&b, REQUEST_FINISH_LENGTH);
+    assert_int_equal(b.usage.cached_tokens, 50);
+    asked_check(&b);
+    asked_end(&a);
+    asked_end(&b);
+    served_close(&s);
+}
+
 /* T17: a long prompt takes no step from the others' answers. */
 static void long_prompts_stop_nobody(void **state)
 {
@@ -763,6 +788,7 @@ int main(void)
         cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(answers_end_at_the_context),
         cmocka_unit_test(many_requests_few_pages),
+        cmocka_unit_test(the_last_page_is_given_up),
         cmocka_unit_test(long_prompts_stop_nobody),
         cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(nonfinite_is_one_requests),
