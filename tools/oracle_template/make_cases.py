@@ -24,11 +24,12 @@ def main():
         with open(os.path.join(folder, file), encoding="utf-8", newline="") as f:
             source = f.read()
         for name, variables in CONVERSATIONS.items():
-            case = {"name": f"{file} {name}", "file": file, "now": reference.NOW, "variables": variables}
+            case = {"name": f"{file} {name}", "file": file, "now": reference.NOW, "conversation": name}
             case.update(reference.outcome(source, variables))
             lines.append(json.dumps(case, ensure_ascii=True))
     with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as f:
-        f.write(f'{{"made_by": "{reference.versions()}", "cases": [\n' + ",\n".join(lines) + "\n]}\n")
+        f.write(f'{{"made_by": "{reference.versions()}", "conversations": '
+                f'{json.dumps(CONVERSATIONS, ensure_ascii=True)}, "cases": [\n' + ",\n".join(lines) + "\n]}\n")
     print(f"{folder}/cases.json: {len(lines)} cases")
 
 

@@ -2,9 +2,9 @@
  * gave (tools/oracle_template writes the files).
  *
  * Usage: run_cases FILE.json ... A file is {"cases": [case, ...]}; a case has "name", "source" (or
- * "file", a template beside the case file), "variables", perhaps "now", and either "want" or
- * "error": "create" or "render", with "message", a text that the error must hold. "variables" of
- * the file serve cases that have none. */
+ * "file", a template beside the case file), "variables" (or "conversation", the name of a member of
+ * the file's "conversations"; else the file's "variables"), perhaps "now", and either "want" or
+ * "error": "create" or "render", with "message", a text that the error must hold. */
 #include "text/template.h"
 
 #include "base/alloc.h"
@@ -102,7 +102,7 @@ static bool is_wanted(const json_t *c, const char *stage, const struct rendered 
     return false;
 }
 
-static bool run_case(const json_t *c, const char *folder, const json_t *common)
+static bool run_case(const json_t *c, const char *folder, const json_t *file)
 {
     struct template *t = NULL;
     struct rendered r = {0};
@@ -114,8 +114,12 @@ static bool run_case(const json_t *c, const char *folder, const json_t *common)
     const char *stage = NULL;
     const json_t *variables = json_object_get(c, "variables");
 
-    if (variables == NULL)
-        variables = common;
+    const char *conversation = json_string_value(json_object_get(c, "conversation"));
+
+    if (conversation != NULL)
+        variables = json_object_get(json_object_get(file, "conversations"), conversation);
+    else if (variables == NULL)
+        variables = json_object_get(file, "variables");
     limits.now_s = json_integer_value(json_object_get(c, "now"));
     if (text == NULL)
         text = read_source(folder, json_string_value(json_object_get(c, "file")), &size);
@@ -150,7 +154,7 @@ static bool run_file(const char *path)
     size_t n = json_array_size(cases);
     for (size_t i = 0; i < n; i++) {
         const json_t *c = json_array_get(cases, i);
-        if (run_case(c, folder, json_object_get(file, "variables")))
+        if (run_case(c, folder, file))
             continue;
         (void)fprintf(stderr, "%s: case %zu \"%s\" differs: %s\n", path, i,
                       json_string_value(json_object_get(c, "name")),
