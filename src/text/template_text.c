@@ -88,7 +88,8 @@ size_t tpl_find_last(struct tpl_run *run, const struct tpl_string *s,
 {
     size_t work = s->size;
 
-    *ret_ok = mul_size(work, needle->size / 64 + 1, &work) && tpl_work_bytes(run, work);
+    /* A comparison at every place, each of up to the needle's length. */
+    *ret_ok = tpl_work(run, mul_size(work, needle->size / 64 + 1, &work) ? work / 8 : UINT64_MAX);
     if (!*ret_ok || needle->size > s->size)
         return SIZE_MAX;
     for (size_t at = s->size - needle->size + 1; at-- > 0;) {
@@ -543,6 +544,24 @@ bool tpl_change_case(struct tpl_run *run, const struct tpl_value *s, enum tpl_ca
     return true;
 }
 
+/* Characters of category No that are digits to Python (Numeric_Type=Digit). */
+static bool is_other_digit(int32_t code)
+{
+    static const int32_t RANGES[][2] = {
+        {0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
+        {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+        {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
+        {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},   {0x278A, 0x2792},
+        {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
+    };
+
+    for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) {
+        if (code >= RANGES[i][0] && code <= RANGES[i][1])
+            return true;
+    }
+    return false;
+}
+
 static bool fits(int32_t code, enum tpl_question question)
 {
     utf8proc_category_t c = utf8proc_category(code);
@@ -552,8 +571,7 @@ static bool fits(int32_t code, enum tpl_question question)
     case TPL_IS_ALPHA:
         return is_letter;
     case TPL_IS_DIGIT:
-        return c == UTF8PROC_CATEGORY_ND || code == 0xB2 || code == 0xB3 || code == 0xB9 ||
-               (code >= 0x2070 && code <= 0x2089 && c == UTF8PROC_CATEGORY_NO);
+        return c == UTF8PROC_CATEGORY_ND || is_other_digit(code);
     case TPL_IS_ALNUM:
         return is_letter || unicode_is_numeric(code);
     default:

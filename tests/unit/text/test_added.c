@@ -114,6 +114,39 @@ static void equal_texts_keep_the_first(void **state)
     expect(&none, "<a>", true, "<a>");
 }
 
+static void special_tokens_need_trusted_bytes(void **state)
+{
+    struct added_token tokens[] = {{.text = "<a>", .special = true},
+                                   {.text = "<a>bc", .special = true},
+                                   {.text = "bc"},
+                                   {.text = "a><a", .special = true}};
+    static const char TEXT[] = "<a><a>bc<a>bc<a>";
+    /* As the spans say: user's <a>, template's <a>b, user's c, all else the template's. */
+    const struct text_span spans[] = {{13, 17}, {18, 26}};
+    const struct added_trust trust = {.spans = spans, .n = 2, .offset = 10};
+    struct added_cursor cursor = {.trust = &trust};
+    struct added_piece piece;
+    struct added_set set;
+    size_t starts[8];
+    int32_t ids[8];
+    size_t n = 0;
+
+    (void)state;
+    make(&set, tokens, 4);
+    while (added_next(&set, TEXT, sizeof TEXT - 1, true, &cursor, &piece)) {
+        if (piece.token == NULL)
+            continue;
+        assert_true(n < 8);
+        starts[n] = piece.start;
+        ids[n++] = piece.token->id;
+    }
+    assert_int_equal(n, 4);
+    assert_true(ids[0] == 0 && starts[0] == 3); /* not the longer one, which reaches into c */
+    assert_true(ids[1] == 2 && starts[1] == 6); /* no special token: anywhere */
+    assert_true(ids[2] == 1 && starts[2] == 8); /* the longer one, all trusted */
+    assert_true(ids[3] == 0 && starts[3] == 13);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +155,7 @@ int main(void)
         cmocka_unit_test(whole_words_only),
         cmocka_unit_test(control_tokens_stay_text_when_not_parsed),
         cmocka_unit_test(equal_texts_keep_the_first),
+        cmocka_unit_test(special_tokens_need_trusted_bytes),
     };
     arena_init(&arena, "test");
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
