@@ -58,7 +58,7 @@ static enum ferry_status init_choice(struct choice *c, struct request *request, 
     c->ids = mem_alloc(c->ids_max * sizeof *c->ids);
     for (size_t i = 0; i < o->n_stops; i++)
         longest = max_size(longest, strlen(o->stops[i]));
-    c->held_max = longest + HELD_SLACK;
+    c->held_max = min_size(longest + HELD_SLACK, max_tokens);
     c->held = mem_array(c->held_max, sizeof *c->held);
     c->held_starts = mem_array(c->held_max, sizeof *c->held_starts);
     if (o->logprobs)

@@ -324,6 +324,33 @@ static void long_stops_are_refused_early(void **state)
     free(stop);
 }
 
+/* What is kept per token of a long stop string is bounded by the answer's length. */
+static void short_answers_are_small(void **state)
+{
+    static char stop[10001];
+    const char *stops[] = {stop};
+    struct heard heard = {0};
+    struct request_options o = options_for(&heard);
+    enum request_finish how;
+
+    (void)state;
+    memset(stop, 'a', sizeof stop - 1);
+    o.stops = stops;
+    o.n_stops = 1;
+    o.logprobs = heard.logprobs = true;
+    o.max_tokens = 3;
+    struct request *r = open_request(&o);
+    assert_int_equal(r->choices[0].held_max, 3);
+    assert_false(take(r, 'a', &how));
+    assert_false(take(r, SILENT, &how));
+    assert_true(take(r, 'a', &how));
+    assert_int_equal(heard.n_ids, 0);
+    choice_finish(&r->choices[0], how, NULL);
+    assert_int_equal(heard.n_ids, 3);
+    assert_memory_equal(heard.text, "aa", 2);
+    request_destroy(r);
+}
+
 /* ---- text ---- */
 
 static void end_of_text(void **state)
@@ -645,6 +672,7 @@ int main(void)
         cmocka_unit_test(absurd_lengths),
         cmocka_unit_test(out_of_memory_is_a_status),
         cmocka_unit_test(long_stops_are_refused_early),
+        cmocka_unit_test(short_answers_are_small),
         cmocka_unit_test(end_of_text),
         cmocka_unit_test(held_text_is_not_lost),
         cmocka_unit_test(tokens_of_the_stop_string_never_appear),

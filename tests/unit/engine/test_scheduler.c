@@ -483,6 +483,28 @@ static void many_requests_few_pages(void **state)
     served_close(&s);
 }
 
+/* Steps of one token: one sequence at a time, prompts token by token. */
+static void smallest_steps(void **state)
+{
+    struct served s;
+    struct asked *list[] = {&a, &b, &c};
+
+    (void)state;
+    served_open(&s, &(struct served_options){.step_tokens = 1});
+    for (size_t i = 0; i < 3; i++) {
+        asked_init(list[i], 130 + i, 47 + i, 5);
+        list[i]->options.n_choices = i + 1;
+        list[i]->options.sampling.temperature = 1;
+        asked_submit(list[i], &s);
+    }
+    served_finish(&s, list, 3, 2000);
+    for (size_t i = 0; i < 3; i++) {
+        asked_check(list[i]);
+        asked_end(list[i]);
+    }
+    served_close(&s);
+}
+
 /* The only page holds a prefix that begins like the request and cannot be copied anywhere: it is
  * given up. */
 static void the_last_page_is_given_up(void **state)
@@ -788,6 +810,7 @@ int main(void)
         cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(answers_end_at_the_context),
         cmocka_unit_test(many_requests_few_pages),
+        cmocka_unit_test(smallest_steps),
         cmocka_unit_test(the_last_page_is_given_up),
         cmocka_unit_test(long_prompts_stop_nobody),
         cmocka_unit_test(nobody_waits_for_ever),
