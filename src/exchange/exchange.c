@@ -19,7 +19,11 @@ struct exchange {
     size_t max_tokens, max_top_k, max_experts, hidden;
     struct exchange_plan plan;
     struct exchange_ledger ledger;
-    float *rows; /* [max_tokens * max_top_k, hidden] expert outputs, sorted slots */
+    float *rows;     /* [max_tokens * max_top_k, hidden] expert outputs, sorted slots */
+    size_t n_layers; /* that are counted */
+    /* [n_layers, max_experts]. Written by the engine thread only, so that adding needs no locked
+     * instruction; read by exchange_counts from any thread. Relaxed: they order nothing. */
+    atomic_uint_fast64_t *counts;
     struct arena arena;
 };
 
@@ -75,6 +79,61 @@ void exchange_destroy(struct exchange *exchange)
 const struct exchange_ledger *exchange_ledger(const struct exchange *exchange)
 {
     return &exchange->ledger;
+}
+
+size_t exchange_counts_bytes(size_t n_layers, size_t max_experts)
+{
+    return n_layers * max_experts * sizeof(atomic_uint_fast64_t);
+}
+
+enum ferry_status exchange_keep_counts(struct exchange *exchange, size_t n_layers,
+                                       struct ferry_error *err)
+{
+    size_t n = 0;
+
+    FERRY_ASSERT(exchange->counts == NULL);
+    atomic_uint_fast64_t *counts = NULL;
+    if (mul_size(n_layers, exchange->max_experts, &n))
+        counts = arena_array(&exchange->arena, n, sizeof *counts);
+    if (counts == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM,
+                          "exchange: no memory to count %zu layers x %zu experts", n_layers,
+                          exchange->max_experts);
+    for (size_t i = 0; i < n; i++)
+        atomic_init(&counts[i], 0);
+    exchange->counts = counts;
+    exchange->n_layers = n_layers;
+    return FERRY_OK;
+}
+
+void exchange_count(struct exchange *exchange, size_t layer)
+{
+    const struct exchange_plan *plan = &exchange->plan;
+
+    if (exchange->counts == NULL)
+        return;
+    FERRY_ASSERT(layer < exchange->n_layers);
+    atomic_uint_fast64_t *counts = exchange->counts + layer * exchange->max_experts;
+    for (size_t e = 0; e < plan->n_experts; e++) {
+        int32_t n = plan->begin[e + 1] - plan->begin[e];
+        if (n > 0)
+            atomic_store_explicit(
+                &counts[e], atomic_load_explicit(&counts[e], memory_order_relaxed) + (uint64_t)n,
+                memory_order_relaxed);
+    }
+}
+
+void exchange_counts(const struct exchange *exchange, size_t layer, size_t n_experts,
+                     uint64_t *ret_counts)
+{
+    FERRY_ASSERT(n_experts <= exchange->max_experts);
+    FERRY_ASSERT(exchange->counts == NULL || layer < exchange->n_layers);
+    for (size_t e = 0; e < n_experts; e++)
+        ret_counts[e] =
+            exchange->counts == NULL
+                ? 0
+                : atomic_load_explicit(&exchange->counts[layer * exchange->max_experts + e],
+                                       memory_order_relaxed);
 }
 
 struct combine_arg {

@@ -4,7 +4,7 @@
  * Why here: this is where a token leaves for its experts and comes back exactly once (law 1). With
  * one rank the dispatch is a sort of (token, slot) pairs by expert; ranks add roads and holders, no
  * arithmetic. It must not know architectures: the experts run through a callback. Contract:
- * docs/numerics.md, "Router and combine tree". Engine thread only. */
+ * docs/numerics.md, "Router and combine tree". Engine thread only, but for exchange_counts. */
 #ifndef EXCHANGE_EXCHANGE_H
 #define EXCHANGE_EXCHANGE_H
 
@@ -66,6 +66,22 @@ enum ferry_status exchange_run(struct exchange *exchange, const int32_t *experts
                                float *out, struct ferry_error *err) FERRY_MUST_CHECK;
 
 const struct exchange_ledger *exchange_ledger(const struct exchange *exchange);
+
+/* Keeps the load of each expert of each layer from now on. Before the first exchange_count; once.
+ * Takes exchange_counts_bytes. FERRY_ERR_NOMEM. */
+enum ferry_status exchange_keep_counts(struct exchange *exchange, size_t n_layers,
+                                       struct ferry_error *err) FERRY_MUST_CHECK;
+size_t exchange_counts_bytes(size_t n_layers, size_t max_experts);
+
+/* Adds the round that exchange_run has just finished to the counts of `layer`. Costs one relaxed
+ * store for each expert that had a row. Nothing happens without exchange_keep_counts. */
+void exchange_count(struct exchange *exchange, size_t layer);
+
+/* Rows that each expert of a layer has computed, counted so far; ret_counts [n_experts]. Any
+ * thread, without a lock: each number was true at some moment of the call, later calls of a thread
+ * never see an older one. 0 without exchange_keep_counts. */
+void exchange_counts(const struct exchange *exchange, size_t layer, size_t n_experts,
+                     uint64_t *ret_counts);
 
 /* The order of additions of one token: ids ascending [k]; step i adds row right[i] into row
  * left[i]; the sum ends in row 0. Returns the number of steps, k - 1. For the combine and its

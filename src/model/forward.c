@@ -269,6 +269,7 @@ static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct
         error_prefix(p->err, "layer %zu: ", layer);
         return st;
     }
+    exchange_count(p->model->exchange, layer);
     if (shared)
         add_shared_expert(p, w);
     return FERRY_OK;

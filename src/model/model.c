@@ -108,7 +108,8 @@ static void make_plan(struct model *model)
         .embed_mapped = model->weights.embed.n_cols * model->weights.embed.row_bytes,
         .step = carve_step(model, NULL) + device_reserve_bytes(model->device, &limits) +
                 exchange_bytes(model->options.step_tokens, c->router.top_k, c->router.n_experts,
-                               c->hidden),
+                               c->hidden) +
+                exchange_counts_bytes(c->n_layers, c->router.n_experts),
         .active_per_token =
             model->weights.matrix_bytes - expert_store_file_bytes(model->store) +
             expert_store_file_bytes(model->store) / c->router.n_experts * c->router.top_k,
@@ -189,6 +190,8 @@ enum ferry_status model_load(struct model *model, struct ferry_error *err)
     if (st == FERRY_OK)
         st = exchange_create(&model->exchange, model->device, model->options.step_tokens,
                              c->router.top_k, c->router.n_experts, c->hidden, err);
+    if (st == FERRY_OK)
+        st = exchange_keep_counts(model->exchange, c->n_layers, err);
     if (st == FERRY_OK && carve_step(model, &model->step_arena) == 0)
         st = FERRY_FAIL(
             err, FERRY_ERR_NOMEM,
@@ -300,6 +303,16 @@ const char *model_numerics(const struct model *model)
 const struct model_counters *model_counters(const struct model *model)
 {
     return &model->counters;
+}
+
+bool model_expert_counts(const struct model *model, size_t layer, uint64_t *ret_counts)
+{
+    const struct model_config *c = &model->config;
+
+    if (!model->loaded || layer >= c->n_layers || !c->layer_has_experts[layer])
+        return false;
+    exchange_counts(model->exchange, layer, c->router.n_experts, ret_counts);
+    return true;
 }
 
 size_t model_n_ignored(const struct model *model)

@@ -97,4 +97,11 @@ struct model_counters {
 };
 const struct model_counters *model_counters(const struct model *model);
 
+/* The load of a layer's experts since the model was loaded: ret_counts [n_experts] gets how many
+ * rows (one token at one of its experts) each has computed. A round that is computed twice counts
+ * twice: a void step, a preempted sequence. False, and ret_counts untouched: no such layer, a layer
+ * without experts, or a model that is not loaded. Any thread after model_load, without a lock; see
+ * exchange_counts. */
+bool model_expert_counts(const struct model *model, size_t layer, uint64_t *ret_counts);
+
 #endif

@@ -5,6 +5,8 @@
 #include "base/alloc.h"
 #include "exchange/exchange.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +180,133 @@ static void no_tokens_is_legal(void **state)
     exchange_destroy(x);
 }
 
+/* ---- the load of experts ---- */
+
+static void counts_are_the_decisions_by_layer(void **state)
+{
+    struct exchange *x = NULL;
+    struct ferry_error err = {0};
+    int32_t experts[TOKENS * TOP_K], tokens[TOKENS];
+    float weights[TOKENS * TOP_K], *out = malloc(sizeof(float) * TOKENS * HIDDEN);
+    uint64_t wanted[3][EXPERTS + 4] = {{0}}, got[EXPERTS + 4];
+
+    (void)state;
+    for (int32_t t = 0; t < TOKENS; t++)
+        tokens[t] = t;
+    /* Room for more experts than the layers have: rows of the table must not overlap. */
+    assert_int_equal(exchange_create(&x, device, TOKENS, TOP_K, EXPERTS + 4, HIDDEN, &err),
+                     FERRY_OK);
+    assert_int_equal(exchange_keep_counts(x, 3, &err), FERRY_OK);
+    for (unsigned round = 0; round < 12; round++) {
+        size_t layer = round % 3, n = round % 4 == 3 ? 0 : 1 + round % TOKENS;
+        if (layer == 1)
+            continue; /* as a layer without experts */
+        make_decision(experts, weights, n, TOP_K, round);
+        assert_int_equal(
+            exchange_run(x, experts, weights, n, TOP_K, EXPERTS, fake_experts, tokens, out, &err),
+            FERRY_OK);
+        if (round == 5)
+            continue; /* nobody counted it */
+        exchange_count(x, layer);
+        for (size_t i = 0; i < n * TOP_K; i++)
+            wanted[layer][experts[i]]++;
+    }
+    for (size_t layer = 0; layer < 3; layer++) {
+        memset(got, 0xAA, sizeof got);
+        exchange_counts(x, layer, EXPERTS, got);
+        assert_memory_equal(got, wanted[layer], EXPERTS * sizeof got[0]);
+        exchange_counts(x, layer, EXPERTS + 4, got);
+        assert_memory_equal(got, wanted[layer], sizeof got);
+    }
+    assert_int_equal(exchange_counts_bytes(3, EXPERTS + 4), sizeof wanted);
+    exchange_destroy(x);
+    free(out);
+}
+
+static void without_counts_nothing_is_counted(void **state)
+{
+    struct exchange *x = NULL;
+    struct ferry_error err = {0};
+    const int32_t experts[2] = {0, 3};
+    const float weights[2] = {1, 1};
+    const uint64_t none[EXPERTS] = {0};
+    uint64_t got[EXPERTS];
+    int32_t token = 0;
+    float *out = malloc(sizeof(float) * HIDDEN);
+
+    (void)state;
+    assert_int_equal(exchange_create(&x, device, 1, 2, EXPERTS, HIDDEN, &err), FERRY_OK);
+    assert_int_equal(
+        exchange_run(x, experts, weights, 1, 2, EXPERTS, fake_experts, &token, out, &err),
+        FERRY_OK);
+    exchange_count(x, 7);
+    memset(got, 0xAA, sizeof got);
+    exchange_counts(x, 7, EXPERTS, got);
+    assert_memory_equal(got, none, sizeof got);
+    /* No memory: as before. */
+    assert_int_equal(exchange_keep_counts(x, SIZE_MAX / 2, &err), FERRY_ERR_NOMEM);
+    assert_non_null(strstr(err.msg, "layers x 13 experts"));
+    assert_int_equal(exchange_keep_counts(x, SIZE_MAX / 1024, &err), FERRY_ERR_NOMEM);
+    exchange_count(x, 7);
+    free(out);
+    exchange_destroy(x);
+}
+
+struct watch {
+    struct exchange *exchange;
+    atomic_bool quit;
+    size_t n_reads, n_backwards;
+};
+
+static void *watch_counts(void *arg)
+{
+    struct watch *w = arg;
+    uint64_t now[EXPERTS], before[EXPERTS] = {0};
+
+    do {
+        exchange_counts(w->exchange, 0, EXPERTS, now);
+        for (size_t e = 0; e < EXPERTS; e++)
+            w->n_backwards += now[e] < before[e];
+        memcpy(before, now, sizeof before);
+        w->n_reads++;
+    } while (!atomic_load(&w->quit));
+    return NULL;
+}
+
+static void counts_are_read_while_they_grow(void **state)
+{
+    enum { ROUNDS = 300 };
+    struct exchange *x = NULL;
+    struct ferry_error err = {0};
+    const int32_t experts[2] = {2, 5};
+    const float weights[2] = {1, 1};
+    uint64_t got[EXPERTS];
+    int32_t token = 0;
+    float *out = malloc(sizeof(float) * HIDDEN);
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(exchange_create(&x, device, 1, 2, EXPERTS, HIDDEN, &err), FERRY_OK);
+    assert_int_equal(exchange_keep_counts(x, 1, &err), FERRY_OK);
+    struct watch watch = {.exchange = x};
+    assert_int_equal(pthread_create(&thread, NULL, watch_counts, &watch), 0);
+    for (size_t i = 0; i < ROUNDS; i++) {
+        assert_int_equal(
+            exchange_run(x, experts, weights, 1, 2, EXPERTS, fake_experts, &token, out, &err),
+            FERRY_OK);
+        exchange_count(x, 0);
+    }
+    atomic_store(&watch.quit, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(watch.n_reads > 0);
+    assert_int_equal(watch.n_backwards, 0);
+    exchange_counts(x, 0, EXPERTS, got);
+    for (size_t e = 0; e < EXPERTS; e++)
+        assert_int_equal(got[e], e == 2 || e == 5 ? ROUNDS : 0);
+    exchange_destroy(x);
+    free(out);
+}
+
 static void out_of_memory_is_a_status(void **state)
 {
     struct ferry_error err = {0};
@@ -218,9 +347,14 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_token_equals_its_batch), cmocka_unit_test(sum_is_the_stated_tree),
-        cmocka_unit_test(a_lost_row_voids_the_round), cmocka_unit_test(no_tokens_is_legal),
+        cmocka_unit_test(one_token_equals_its_batch),
+        cmocka_unit_test(sum_is_the_stated_tree),
+        cmocka_unit_test(a_lost_row_voids_the_round),
+        cmocka_unit_test(no_tokens_is_legal),
         cmocka_unit_test(out_of_memory_is_a_status),
+        cmocka_unit_test(counts_are_the_decisions_by_layer),
+        cmocka_unit_test(without_counts_nothing_is_counted),
+        cmocka_unit_test(counts_are_read_while_they_grow),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

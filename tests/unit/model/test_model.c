@@ -90,7 +90,10 @@ static void the_plan_comes_before_the_memory(void **state)
     assert_int_equal(model_plan(one)->weights_file, matrices * 4);
     assert_int_equal(model_plan(one)->embed_mapped, 97 * 40 * 4);
     assert_true(model_plan(two)->step > 8 * model_plan(one)->step);
+    uint64_t counts[8];
+    assert_false(model_expert_counts(one, 0, counts)); /* not loaded */
     assert_int_equal(model_load(one, &err), FERRY_OK);
+    assert_true(model_expert_counts(one, 0, counts));
     model_destroy(one);
     model_destroy(two);
     model_destroy(NULL);
@@ -177,6 +180,48 @@ static void the_ledger_counts_every_choice(void **state)
     close_tiny(&o);
 }
 
+/* Sum of a layer's counts. */
+static uint64_t load_of(const struct model *model, size_t layer)
+{
+    uint64_t counts[64] = {0}, sum = 0;
+
+    assert_true(model_config(model)->router.n_experts <= 64);
+    assert_true(model_expert_counts(model, layer, counts));
+    for (size_t e = 0; e < 64; e++)
+        sum += counts[e];
+    return sum;
+}
+
+static void the_load_of_experts_is_counted_by_layer(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("qwen2_moe"); /* two layers */
+    struct opened o;
+    uint64_t once[64] = {0}, twice[64] = {0}, untouched[64] = {7};
+
+    (void)state;
+    tiny.dense = 1;
+    open_good(&o, &tiny, &DEFAULTS);
+    size_t n_experts = model_config(o.model)->router.n_experts,
+           top_k = model_config(o.model)->router.top_k;
+    assert_int_equal(load_of(o.model, 1), 0);
+    step_good(&o, ids, N_IDS, got);
+    assert_int_equal(load_of(o.model, 1), N_IDS * top_k);
+    assert_true(model_expert_counts(o.model, 1, once));
+    for (size_t e = 0; e < n_experts; e++)
+        assert_true(once[e] <= N_IDS); /* a token is at an expert once */
+    step_good(&o, ids, N_IDS, got);    /* the same tokens go the same ways */
+    assert_true(model_expert_counts(o.model, 1, twice));
+    for (size_t e = 0; e < n_experts; e++)
+        assert_int_equal(twice[e], 2 * once[e]);
+    /* Layer 0 is dense, layer 2 is none. */
+    assert_false(model_expert_counts(o.model, 0, untouched));
+    assert_false(model_expert_counts(o.model, 2, untouched));
+    assert_false(model_expert_counts(o.model, SIZE_MAX, untouched));
+    assert_int_equal(untouched[0], 7);
+    assert_int_equal(model_ledger(o.model)->routed, load_of(o.model, 1));
+    close_tiny(&o);
+}
+
 /* ---- a lossy exchange, put in front of the real one by the linker (--wrap) ---- */
 
 static struct {
@@ -238,6 +283,8 @@ static void a_void_step_is_repeated_once(void **state)
     (void)state;
     open_good(&o, &tiny, &DEFAULTS);
     step_good(&o, ids, N_IDS, want);
+    /* Rounds that do not balance are not in the load; those before them are there twice. */
+    uint64_t load0 = load_of(o.model, 0) - 3 * 20, load1 = load_of(o.model, 1) - 3 * 20;
     for (size_t round = 0; round < 2; round++) { /* in the first layer, in the second one */
         lose(round, round + 1);
         memset(got, 0, sizeof got);
@@ -246,6 +293,8 @@ static void a_void_step_is_repeated_once(void **state)
         assert_int_equal(lossy.calls, round + 1 + 2);
         assert_int_equal(model_counters(o.model)->steps_retried, round + 1);
         assert_int_equal(model_ledger(o.model)->voided, round + 1);
+        assert_int_equal(load_of(o.model, 0), load0 += 3 * (40 + 20 + 40 * round));
+        assert_int_equal(load_of(o.model, 1), load1 += 3 * (40 + 20));
         /* And the cache holds what an undisturbed step leaves there. */
         assert_int_equal(step(&o, ids + 40, N_IDS - 40, 40, got), FERRY_OK);
         assert_memory_equal(got, want + (size_t)40 * N_VOCAB,
@@ -275,6 +324,7 @@ int main(void)
         cmocka_unit_test(numerics_tell_models_apart),
         cmocka_unit_test(experts_have_hashes),
         cmocka_unit_test(the_ledger_counts_every_choice),
+        cmocka_unit_test(the_load_of_experts_is_counted_by_layer),
         cmocka_unit_test(a_void_step_is_repeated_once),
     };
     for (size_t i = 0; i < N_IDS; i++)
