@@ -307,6 +307,10 @@ static void shared_pages_have_the_same_bits(void **state)
     assert_int_equal(sequence_open(s.engine, &sequence, &err), FERRY_OK);
     step_rest(s.engine, sequence, mix, again); /* and so it is without any cache */
     assert_memory_equal(again[0][SAME], got[0][SAME], (N_IDS - SAME) * sizeof got[0][0]);
+    /* What it holds now can be published as well. */
+    sequence_publish(s.engine, first, KEY, mix);
+    sequence_truncate(s.engine, sequence, 0);
+    assert_int_equal(sequence_attach(s.engine, sequence, KEY, mix, N_IDS - 1), PAGE);
     /* The page itself is as it was. */
     sequence_truncate(s.engine, sequence, 0);
     assert_int_equal(sequence_attach(s.engine, sequence, KEY, ids[0], N_IDS - 1), PAGE);

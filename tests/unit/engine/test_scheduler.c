@@ -333,7 +333,7 @@ static void preempted_work_is_exempt(void **state)
     (void)state;
     served_open(
         &s, &(struct served_options){
-                .n_sequences = 3, .n_pages = 5, .context = 640, .scheduler = {.max_waiting = 1}});
+                .n_sequences = 3, .n_pages = 5, .context = 640, .scheduler = {.max_waiting = 2}});
     uint64_t soon = clock_now_ns() + UINT64_C(3600000000000);
     for (size_t i = 0; i < 2; i++) { /* two pages each, then three: one too many */
         asked_init(&many[i], 200, 20 + i, 90);
@@ -341,23 +341,30 @@ static void preempted_work_is_exempt(void **state)
         asked_submit(&many[i], &s);
         assert_true(served_step(&s));
     }
+    asked_init(&b, 20, 29, 4); /* two running ones leave no page for it */
+    asked_submit(&b, &s);
     while (request_usage(many[1].request)->n_preempted == 0) {
         assert_true(steps++ < 500);
         assert_true(served_step(&s));
     }
     scheduler_view(s.scheduler, &view);
-    assert_int_equal(view.n_waiting, 0);
+    assert_int_equal(view.n_waiting, 1);
     asked_init(&a, 10, 30, 4);
-    assert_int_equal(try_submit(&s, &a, &err), FERRY_OK); /* the only place */
+    assert_int_equal(try_submit(&s, &a, &err), FERRY_OK); /* the last place */
     served_finish(&s, list, 2, 1000);
     list[0] = &a;
-    served_finish(&s, list, 1, 200);
+    list[1] = &b;
+    served_finish(&s, list, 2, 200);
+    /* It came back before those that had come after it, and waited for the first one's pages. */
+    assert_true(b.usage.start_ns >= many[0].usage.done_ns);
+    assert_true(a.usage.start_ns >= b.usage.start_ns);
     for (size_t i = 0; i < 2; i++) {
         expect_end(&many[i], REQUEST_FINISH_LENGTH);
         asked_check(&many[i]);
         asked_end(&many[i]);
     }
     asked_end(&a);
+    asked_end(&b);
     served_close(&s);
 }
 
