@@ -298,6 +298,7 @@ enum MHD_Result http_answer(struct http_exchange *x)
                                                    MHD_RESPMEM_PERSISTENT);
         x->sent_bytes = x->out_size; /* x outlives the response: it is freed off the wire */
     } else {
+        x->pulled = true;
         response =
             MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8 << 10, read_stream, x, NULL);
         if (response != NULL)

@@ -55,6 +55,7 @@ static void test_all(void **state)
     assert_int_equal(r.sampling.top_k, 40);
     assert_true(r.sampling.min_p == 0.125F && r.sampling.repetition_penalty == 1.5F);
     assert_true(r.sampling.presence_penalty == -2 && r.sampling.frequency_penalty == 2);
+    assert_int_equal(sampler_options_check(&r.sampling, 300, NULL), FERRY_OK);
     assert_int_equal(r.sampling.n_biases, 2);
     assert_int_equal(r.sampling.biases[0].id, 7);
     assert_true(r.sampling.biases[0].bias == SAMPLER_BIAS_BAN);
@@ -75,10 +76,14 @@ static void test_edges(void **state)
     struct openai_request r;
 
     (void)state;
+    take("\"repetition_penalty\":0.01,\"temperature\":2,\"min_p\":1", &r);
+    assert_int_equal(sampler_options_check(&r.sampling, 300, NULL), FERRY_OK);
+    openai_request_fini(&r);
     take("\"temperature\":0,\"top_p\":0,\"top_k\":-1,\"repetition_penalty\":100,\"n\":8,"
          "\"seed\":9223372036854775807,\"stop\":\"one\",\"logprobs\":0,\"max_tokens\":5,"
          "\"max_completion_tokens\":5,\"logit_bias\":{}",
          &r);
+    assert_int_equal(sampler_options_check(&r.sampling, 300, NULL), FERRY_OK);
     assert_true(r.sampling.temperature == 0);
     assert_int_equal(r.sampling.top_k, 0);
     assert_true(r.sampling.seed == INT64_MAX);
