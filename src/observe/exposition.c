@@ -52,9 +52,9 @@ void exposition_fini(struct exposition *e)
 static void number(char text[40], double value)
 {
     if (isnan(value))
-        (void)strcpy(text, "NaN");
+        (void)snprintf(text, 40, "NaN");
     else if (isinf(value))
-        (void)strcpy(text, value > 0 ? "+Inf" : "-Inf");
+        (void)snprintf(text, 40, "%s", value > 0 ? "+Inf" : "-Inf");
     else
         (void)snprintf(text, 40, "%.17g", value);
     /* The shortest of the usual lengths that reads back as the same number. */
@@ -63,7 +63,7 @@ static void number(char text[40], double value)
         double back = 0;
         (void)snprintf(shorter, sizeof shorter, "%.*g", digits, value);
         if (sscanf(shorter, "%lf", &back) == 1 && back == value) {
-            (void)strcpy(text, shorter);
+            (void)snprintf(text, 40, "%s", shorter);
             return;
         }
     }

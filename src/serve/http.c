@@ -382,7 +382,7 @@ static void mhd_panic(void *cls, const char *file, unsigned line, const char *re
     (void)cls;
     LOG_ERROR("http: libmicrohttpd gave up at %s:%u: %s", file, line,
               reason != NULL ? reason : "no reason");
-    _exit(1);
+    FERRY_ASSERT(!"libmicrohttpd's own state is broken: nothing can be answered any more");
 }
 
 static void mhd_log(void *cls, const char *format, va_list args)

@@ -7,7 +7,6 @@
 #include "base/size.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_STREAM_BYTES = 64 << 10, HARD_CAPS = 64, OUT_KEPT_BYTES = 16 << 10 };
@@ -96,18 +95,21 @@ static const char *error_type(int status)
 void http_error(struct http_exchange *x, int status, const char *code, const char *param,
                 const char *message)
 {
-    json_t *text = json_string(message); /* NULL when it is not UTF-8 */
+    static const char PLAIN[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\"}}";
+    char body[4096]; /* codes and parameters are short; a message that is not fits all the same */
+    json_t *text = json_stringn(message, min_size(strlen(message), sizeof body / 8));
     json_t *error =
         json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
                   text != NULL ? text : json_string("the message of this error is not UTF-8"),
                   "type", error_type(status), "code", code, "param", param);
-    char *body = error != NULL ? json_dumps(error, JSON_COMPACT) : NULL;
-    const char *plain = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\"}}";
+    size_t size = error != NULL ? json_dumpb(error, body, sizeof body, JSON_COMPACT) : 0;
 
     json_decref(error);
-    http_reply(x, status, "application/json", body != NULL ? body : plain,
-               strlen(body != NULL ? body : plain));
-    free(body); /* jansson's own */
+    if (size > 0 && size <= sizeof body)
+        http_reply(x, status, "application/json", body, size);
+    else
+        http_reply(x, status, "application/json", PLAIN, sizeof PLAIN - 1);
 }
 
 void http_stream_begin(struct http_exchange *x, int status, const char *content_type)
@@ -160,7 +162,7 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
                 to[n++] = *value;
         }
         to[n] = 0;
-        (void)strcpy(x->added[x->n_added++].name, name);
+        memcpy(x->added[x->n_added++].name, name, strlen(name) + 1);
     }
     unlock(x);
 }

@@ -188,7 +188,7 @@ static enum MHD_Result check(struct http_exchange *x, const struct headers *h, s
             return refuse(x, 403, "origin_not_allowed",
                           "web pages of this origin may not ask this server; --allow-origin "
                           "permits it");
-        x->origin = strcpy(x->path + strlen(x->path) + 1, h->origin);
+        x->origin = memcpy(x->path + strlen(x->path) + 1, h->origin, strlen(h->origin) + 1);
         if (strcmp(x->method, "OPTIONS") == 0) { /* a browser asks before it asks */
             http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
             http_add_header(x, "Access-Control-Allow-Headers",
