@@ -1,0 +1,82 @@
+"""ferry serve as a command: flags, files, addresses, signals. What it answers is in test_serve_*.py."""
+
+import json
+import os
+import signal
+import socket
+
+import cli
+import serve
+
+
+class Serve(cli.Case):
+    def served(self, *flags):
+        server = serve.start(self.demo(), *flags)
+        self.addCleanup(server.stop)
+        return server
+
+    def test_flags(self):
+        demo = self.demo()
+        for flags in (["--port", "65536"], ["--port", "x"], ["--parallel", "0"], ["--drain-seconds", "-1"],
+                      ["--stall-seconds", "0"], ["--keepalive-seconds", "nan"], ["--max-waiting", "0"],
+                      ["--served-model-name", ""], ["--workers", "17"]):
+            done = cli.ferry("serve", demo, *flags)
+            self.assertEqual(done.code, 2, flags)
+            self.assertIn(flags[1] or "empty", done.err)
+
+    def test_files(self):
+        demo, missing = self.demo(), os.path.join(cli.SCRATCH, "missing")
+        for flag in ("--api-key-file", "--chat-template", "--access-log"):
+            self.refused(1, "missing", "serve", demo, "--port", "0", flag,
+                         missing if flag != "--access-log" else os.path.join(missing, "log"))
+        self.refused(1, "--tls-key", "serve", demo, "--port", "0", "--tls-cert", missing)
+        empty = os.path.join(cli.SCRATCH, "keys")
+        with open(empty, "w", encoding="ascii") as f:
+            f.write("# nobody\n\n")
+        self.refused(1, "API keys", "serve", demo, "--port", "0", "--api-key-file", empty)
+        self.refused(1, "missing", "serve", missing)
+
+    def test_addresses(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            self.refused(1, f"port {port}", "serve", self.demo(), "--port", str(port))
+        self.refused(1, "--api-key-file", "serve", self.demo(), "--port", "0", "--host", "0.0.0.0")
+
+    def test_a_base_model_without_template_completes(self):
+        """Text completion works, chat says what is missing."""
+        server = self.served("--served-model-name", "house/model")
+        self.assertEqual(server.get("/v1/models").json()["data"][0]["id"], "house/model")
+        self.assertEqual(server.get("/v1/models/house/model").status, 200)
+        self.assertEqual(server.get("/v1/models/other").status, 404)
+
+    def test_memory_is_bounded_by_kv_tokens(self):
+        server = self.served("--parallel", "4", "--kv-tokens", "2048", "--context", "2048")
+        pages = [line for line in server.get("/metrics").body.decode().split("\n")
+                 if line.startswith("ferry_kv_pages ")]
+        self.assertEqual(pages, ["ferry_kv_pages 16"])
+
+    def test_both_signals_end_it(self):
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            server = serve.start(self.demo())
+            server.process.send_signal(sig)
+            self.assertEqual(server.process.wait(timeout=cli.TIMEOUT_S), 0)
+            server.kill()
+
+    def test_access_log(self):
+        path = os.path.join(cli.SCRATCH, "access.log")
+        server = self.served("--access-log", path)
+        server.post("/v1/completions", {"prompt": "secret text", "max_tokens": 3})
+        server.get("/health")
+        server.stop()  # the line is written after its answer
+        with open(path, encoding="utf-8") as f:
+            lines = f.read().splitlines()
+        self.assertEqual(len(lines), 1, lines)
+        line = json.loads(lines[0])
+        self.assertEqual((line["route"], line["status"], line["completion_tokens"]), ("completions", 200, 3))
+        self.assertNotIn("secret", lines[0])
+
+
+if __name__ == "__main__":
+    cli.main()
