@@ -3,9 +3,11 @@
 #include "serve/server_metrics.h"
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/error.h"
+#include "observe/experts.h"
 #include "observe/exposition.h"
+#include "observe/process.h"
+#include "observe/vllm.h"
 #include "serve/server_impl.h"
 
 #include <stdio.h>
@@ -21,7 +23,6 @@ struct server_metrics {
     struct metric *requests[N_ROUTES][N_CLASSES];
     struct metric *rejected[REJECTED_COUNT];
     struct metric *client_left, *paused;
-    uint64_t start_ns;
 };
 
 static enum ferry_status add(struct metric_registry *registry, struct metric_spec spec,
@@ -78,7 +79,6 @@ enum ferry_status server_metrics_create(struct server_metrics **ret_metrics, str
 
     if (m == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "metrics: no memory");
-    m->start_ns = clock_now_ns();
     enum ferry_status st = add_all(m, server->registry, err);
     if (st != FERRY_OK) {
         mem_free(m);
@@ -124,34 +124,51 @@ void server_metrics_paused(struct server_metrics *metrics, uint64_t ns)
     metric_add(metrics->paused, ns);
 }
 
-static void show_model(struct exposition *e, struct server *s)
+static bool read_counts(const void *model, size_t layer, uint64_t *ret_counts)
+{
+    return model_expert_counts(model, layer, ret_counts);
+}
+
+static void show_model(struct exposition *e, const struct server *s)
 {
     const struct model *model = engine_model(s->engine);
     const struct model_config *c = model_config(model);
-    char labels[1200], name[512];
+    char n_layers[24], n_experts[24], top_k[24];
+    const struct metric_label info[] = {{"model_name", s->options.model_name},
+                                        {"arch", c->arch->name},
+                                        {"layers", n_layers},
+                                        {"experts", n_experts},
+                                        {"top_k", top_k}};
+    const struct metric_label version = {"version", FERRY_VERSION};
 
-    exposition_escape(name, sizeof name, s->options.model_name);
-    (void)snprintf(labels, sizeof labels,
-                   "model_name=\"%s\",arch=\"%s\",layers=\"%zu\",experts=\"%zu\",top_k=\"%zu\"",
-                   name, c->arch->name, c->n_layers, c->router.n_experts, c->router.top_k);
-    exposition_value(e, "ferry_model_info", "gauge", "The model that is served.", labels, 1);
-    (void)snprintf(labels, sizeof labels, "version=\"%s\"", FERRY_VERSION);
-    exposition_value(e, "ferry_build_info", "gauge", "The program.", labels, 1);
-    exposition_value(e, "ferry_kv_pages", "gauge", "KV pages, of 128 tokens each.", NULL,
-                     (double)engine_n_pages(s->engine));
-    exposition_value(e, "ferry_uptime_seconds", "gauge", "Since the server was started.", NULL,
-                     (double)(clock_now_ns() - s->http_metrics->start_ns) * 1e-9);
+    (void)snprintf(n_layers, sizeof n_layers, "%zu", c->n_layers);
+    (void)snprintf(n_experts, sizeof n_experts, "%zu", c->router.n_experts);
+    (void)snprintf(top_k, sizeof top_k, "%zu", c->router.top_k);
+    exposition_family(e, "ferry_model_info", METRIC_TYPE_GAUGE, "The model that is served.");
+    exposition_count(e, "ferry_model_info", info, sizeof info / sizeof info[0], 1);
+    exposition_family(e, "ferry_build_info", METRIC_TYPE_GAUGE, "The program.");
+    exposition_count(e, "ferry_build_info", &version, 1, 1);
+    exposition_family(e, "ferry_kv_pages", METRIC_TYPE_GAUGE, "KV pages, of 128 tokens each.");
+    exposition_count(e, "ferry_kv_pages", NULL, 0, engine_n_pages(s->engine));
+    experts_expose(e, c->n_layers, c->router.n_experts, read_counts, model);
+    if (s->options.expert_metrics)
+        experts_expose_all(e, c->n_layers, c->router.n_experts, read_counts, model);
 }
 
 void server_metrics_page(struct server *server, struct http_exchange *x)
 {
+    const struct model *model = engine_model(server->engine);
+    const struct vllm_options vllm = {.model_name = server->options.model_name,
+                                      .page_tokens = KERNEL_KV_CHUNK,
+                                      .n_pages = engine_n_pages(server->engine),
+                                      .kv_dtype = dtype_name(model_options(model)->kv_dtype)};
     struct exposition e = {0};
 
     exposition_registry(&e, server->registry);
     show_model(&e, server);
-    exposition_process(&e);
+    process_expose(&e);
     if (!server->options.no_vllm_metrics)
-        exposition_vllm(&e, server->registry, server->options.model_name);
+        vllm_expose(&e, server->registry, &vllm);
     if (e.failed)
         http_error(x, 503, "overloaded", NULL, "no memory for the metrics page");
     else
