@@ -43,6 +43,14 @@ enum {
     LIMIT_TEMPLATE_STEPS = 50000000,   /* of one rendering, by default; a second or two */
     LIMIT_TEMPLATE_OUTPUT = 64 << 20,  /* bytes of one rendered text, by default */
     LIMIT_TEMPLATE_MEMORY = 128 << 20, /* bytes of values of one rendering, by default */
+    /* Requests over HTTP. */
+    LIMIT_HTTP_HEADERS = 100,           /* of one request */
+    LIMIT_HTTP_HEADER_BYTES = 16 << 10, /* of all of them */
+    LIMIT_HTTP_URI = 8 << 10,           /* bytes, with the query */
+    LIMIT_HTTP_METHOD = 16,             /* bytes */
+    LIMIT_HTTP_BODY = 32 << 20,         /* bytes of one body, by default */
+    LIMIT_HTTP_BODIES = 128 << 20,      /* of all bodies in memory, by default */
+    LIMIT_HTTP_CONNECTIONS = 1024,      /* at once, by default; later ones wait in the kernel */
     LIMIT_LAYERS = 1024,
     LIMIT_EXPERTS = 4096,          /* per layer */
     LIMIT_EXPERTS_TOTAL = 1 << 18, /* over all layers */

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/size.h"
 
@@ -16,6 +17,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +27,8 @@
 #include <unistd.h>
 
 enum {
-    DEFAULT_CONNECTIONS = 1024,
     DEFAULT_IDLE_S = 60,
+    DEFAULT_READ_S = 120,
     DEFAULT_STALL_MS = 30000,
     DEFAULT_KEEPALIVE_MS = 10000,
     SEND_BUFFER_BYTES = 128 << 10, /* so that a slow reader shows before the kernel has megabytes */
@@ -60,6 +62,7 @@ struct http_exchange *http_exchange_new(struct http_server *server,
     (void)pthread_mutex_init(&x->mutex, NULL);
     x->server = server;
     x->connection = connection;
+    x->socket = http_connection_of(connection);
     x->key_index = -1;
     x->route = "other";
     x->start_ns = clock_now_ns();
@@ -106,10 +109,10 @@ static void close_if_over(struct http_exchange *x)
     (void)pthread_mutex_unlock(&x->mutex);
     if (x->connection != NULL || !ended || dirty)
         return;
-    http_log(x, now);
+    int status = x->status == 0 || (x->told_gone && x->sent_bytes == 0) ? 499 : x->status;
+    http_log(x, status, now);
     if (o->count != NULL)
-        o->count(o->arg, x->route, x->told_gone && x->sent_bytes == 0 ? 499 : x->status,
-                 (double)(now - x->start_ns) * 1e-9);
+        o->count(o->arg, x->route, status, (double)(now - x->start_ns) * 1e-9);
     if (x->owner.closed != NULL)
         x->owner.closed(x->owner_arg);
     exchange_free(x);
@@ -224,6 +227,75 @@ void http_exchange_off_wire(struct http_exchange *x)
     x->watched = false;
     x->connection = NULL;
     x->suspended = false;
+    if (x->socket != NULL) {
+        x->socket->busy = false;
+        x->socket->waiting_ns = clock_now_ns();
+    }
+    x->socket = NULL;
+}
+
+/* ---- sockets ---- */
+
+struct http_connection *http_connection_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info != NULL ? info->socket_context : NULL;
+}
+
+static void connection_add(struct http_server *s, struct MHD_Connection *connection, void **context)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct http_connection *c = mem_zero(sizeof *c);
+
+    if (c == NULL) /* every request on it is refused */
+        return;
+    c->server = s;
+    c->fd = info != NULL ? info->connect_fd : -1;
+    c->waiting_ns = clock_now_ns();
+    c->next = s->connections;
+    if (c->next != NULL)
+        c->next->previous = c;
+    s->connections = c;
+    *context = c;
+}
+
+static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    struct http_server *s = cls;
+    struct http_connection *c = *context;
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        connection_add(s, connection, context);
+        return;
+    }
+    if (c == NULL)
+        return;
+    *context = NULL;
+    if (c->next != NULL)
+        c->next->previous = c->previous;
+    if (c->previous != NULL)
+        c->previous->next = c->next;
+    else
+        s->connections = c->next;
+    mem_free(c);
+}
+
+/* libmicrohttpd closes a connection that is silent; one that says a byte now and then is ours. */
+static void close_drips(struct http_server *s, uint64_t now)
+{
+    const struct http_options *o = &s->options;
+    uint64_t seconds = (o->idle_seconds > 0 ? o->idle_seconds : DEFAULT_IDLE_S) +
+                       (o->read_seconds > 0 ? o->read_seconds : DEFAULT_READ_S);
+
+    for (struct http_connection *c = s->connections; c != NULL; c = c->next) {
+        if (!c->busy && c->fd >= 0 && now > c->waiting_ns &&
+            now - c->waiting_ns > seconds * 1000 * NS_PER_MS)
+            (void)shutdown(c->fd, SHUT_RDWR);
+    }
 }
 
 static void on_completed(void *cls, struct MHD_Connection *connection, void **con_cls,
@@ -313,6 +385,7 @@ static void *io_main(void *arg)
             next = x->next;
             tick(x, now);
         }
+        close_drips(s, now);
     }
     return NULL;
 }
@@ -366,13 +439,26 @@ static enum ferry_status listen_on(struct http_server *s, struct ferry_error *er
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
-    char port[16];
+    enum ferry_status st = FERRY_ERR_IO;
+    char port[16], bare[256];
+    size_t n = strlen(s->host);
 
     (void)snprintf(port, sizeof port, "%u", s->options.port);
-    int rc = getaddrinfo(s->host, port, &hints, &found);
+    if (n > 2 && s->host[0] == '[' && s->host[n - 1] == ']') /* as in an address of the web */
+        (void)snprintf(bare, sizeof bare, "%.*s", (int)min_size(n - 2, 255), s->host + 1);
+    else
+        (void)snprintf(bare, sizeof bare, "%s", s->host);
+    int rc = getaddrinfo(bare, port, &hints, &found);
     if (rc != 0)
         return FERRY_FAIL(err, FERRY_ERR_ARG, "--host %s: %s", s->host, gai_strerror(rc));
-    enum ferry_status st = open_socket(s, found, err);
+    for (const struct addrinfo *a = found; a != NULL && st == FERRY_ERR_IO; a = a->ai_next) {
+        if (s->listen_fd >= 0) /* of the address before, which this machine does not have */
+            (void)close(s->listen_fd);
+        s->listen_fd = -1;
+        st = open_socket(s, a, err);
+        if (st == FERRY_ERR_IO && err != NULL && err->sys == EADDRINUSE)
+            break;
+    }
     freeaddrinfo(found);
     return st;
 }
@@ -399,7 +485,7 @@ static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *er
 {
     const struct http_options *o = &s->options;
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
-    unsigned n = (unsigned)(o->max_connections > 0 ? o->max_connections : DEFAULT_CONNECTIONS);
+    unsigned n = (unsigned)(o->max_connections > 0 ? o->max_connections : LIMIT_HTTP_CONNECTIONS);
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->tls_cert},
                                    {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->tls_key},
                                    {MHD_OPTION_END, 0, NULL}};
@@ -409,14 +495,15 @@ static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *er
     else
         flags |= MHD_USE_TLS;
     MHD_set_panic_func(mhd_panic, NULL);
-    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, http_access, s, MHD_OPTION_LISTEN_SOCKET,
-                                 s->listen_fd, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL,
-                                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-                                 MHD_OPTION_CONNECTION_LIMIT, n, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                 (size_t)HTTP_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 o->idle_seconds > 0 ? o->idle_seconds : (unsigned)DEFAULT_IDLE_S,
-                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP,
-                                 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+    s->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, http_access, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
+        MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, http_see_uri,
+        s, MHD_OPTION_CONNECTION_LIMIT, n, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HTTP_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+        o->idle_seconds > 0 ? o->idle_seconds : (unsigned)DEFAULT_IDLE_S,
+        MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY,
+        tls, MHD_OPTION_END);
     if (s->daemon == NULL)
         return FERRY_FAIL(err, o->tls_cert != NULL ? FERRY_ERR_ARG : FERRY_ERR_IO,
                           "http: libmicrohttpd does not start%s",
@@ -428,6 +515,22 @@ static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *er
     if (info == NULL || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, info->epoll_fd, &event) != 0 ||
         epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &event) != 0)
         return FERRY_FAIL(err, FERRY_ERR_IO, "http: epoll: %s", strerror(errno));
+    return FERRY_OK;
+}
+
+/* Signals are for other threads: the loop is not interrupted, and a client that closes its end is
+ * an error of one write, not of the process. */
+static enum ferry_status start_thread(struct http_server *s, struct ferry_error *err)
+{
+    sigset_t all, before;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&s->thread, NULL, io_main, s);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0)
+        return FERRY_FAIL(err, FERRY_ERR_IO, "http: no thread: %s", strerror(rc));
+    s->started = true;
     return FERRY_OK;
 }
 
@@ -452,9 +555,8 @@ enum ferry_status http_server_create(struct http_server **ret_server,
         st = listen_on(s, err);
     if (st == FERRY_OK)
         st = start_mhd(s, err);
-    if (st == FERRY_OK && pthread_create(&s->thread, NULL, io_main, s) != 0)
-        st = FERRY_FAIL(err, FERRY_ERR_IO, "http: no thread");
-    s->started = st == FERRY_OK;
+    if (st == FERRY_OK)
+        st = start_thread(s, err);
     if (st != FERRY_OK) {
         http_server_destroy(s);
         return st;

@@ -38,6 +38,7 @@ struct http_options {
     size_t max_connections;             /* 0: 1024 */
     size_t stream_bytes;   /* of an answer that its reader has not taken: AGAIN above; 0: 64 KiB */
     unsigned idle_seconds; /* without a byte: the connection is closed; 0: 60 */
+    unsigned read_seconds; /* more, that a request may take to come in; 0: 120 */
     unsigned stall_ms;     /* an answer of which its reader takes nothing is dropped; 0: 30,000 */
     unsigned keepalive_ms; /* a stream in which nothing was said gets a comment; 0: 10,000 */
     int log_fd;            /* access log; -1: none */
@@ -110,7 +111,8 @@ void http_log_word(struct http_exchange *x, const char *name, const char *consta
 void http_reply(struct http_exchange *x, int status, const char *content_type, const void *body,
                 size_t size);
 
-/* An error in OpenAI's shape. code and param may be NULL. */
+/* An error in OpenAI's shape. code (a constant) and param may be NULL. Bytes of message and param
+ * that are not printable become '?'; what is longer than 511 and 255 bytes is cut. */
 void http_error(struct http_exchange *x, int status, const char *code, const char *param,
                 const char *message);
 

@@ -4,9 +4,11 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/size.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { DEFAULT_STREAM_BYTES = 64 << 10, HARD_CAPS = 64, OUT_KEPT_BYTES = 16 << 10 };
@@ -97,12 +99,16 @@ void http_error(struct http_exchange *x, int status, const char *code, const cha
 {
     static const char PLAIN[] =
         "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\"}}";
-    char body[4096]; /* codes and parameters are short; a message that is not fits all the same */
-    json_t *text = json_stringn(message, min_size(strlen(message), sizeof body / 8));
+    char text[512], name[256], body[4096]; /* the two fit in the third, also when all is escaped */
+
+    /* Bytes of a client's making may be in both. */
+    (void)snprintf(text, sizeof text, "%s", message);
+    (void)snprintf(name, sizeof name, "%s", param != NULL ? param : "");
+    error_make_printable(text);
+    error_make_printable(name);
     json_t *error =
-        json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
-                  text != NULL ? text : json_string("the message of this error is not UTF-8"),
-                  "type", error_type(status), "code", code, "param", param);
+        json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", text, "type",
+                  error_type(status), "code", code, "param", param != NULL ? name : NULL);
     size_t size = error != NULL ? json_dumpb(error, body, sizeof body, JSON_COMPACT) : 0;
 
     json_decref(error);

@@ -11,15 +11,11 @@
 #include <sys/types.h>
 
 enum {
-    HTTP_HEADERS_MAX = 100,       /* of a request */
-    HTTP_HEADER_BYTES = 16 << 10, /* of all of them */
-    HTTP_URI_BYTES = 8 << 10,
-    HTTP_POOL_BYTES =
-        48 << 10, /* libmicrohttpd's memory of a connection: the two above, and a buffer */
+    /* libmicrohttpd's memory of a connection: address, headers, and a buffer. */
+    HTTP_POOL_BYTES = 48 << 10,
     HTTP_ID_BYTES = 64,
     HTTP_ADDED_MAX = 12,
     HTTP_NOTES_MAX = 12,
-    HTTP_OVERFLOWS_MAX = 1024, /* pieces of a body that are read after it was too long */
 };
 
 enum answer_state {
@@ -33,6 +29,17 @@ struct http_note {
     const char *name;
     const char *word; /* NULL: number */
     uint64_t number;
+};
+
+/* One socket; I/O thread. */
+struct http_connection {
+    struct http_server *server;
+    struct http_connection *next, *previous;
+    int fd;
+    bool busy;           /* its request is complete, the answer is not */
+    uint64_t waiting_ns; /* since then for a request, or for the rest of one */
+    size_t uri_bytes;    /* of the request that is being read, with the query, as it was sent */
+    bool odd_uri;        /* with bytes that no address has */
 };
 
 struct http_exchange {
@@ -50,11 +57,12 @@ struct http_exchange {
 
     /* I/O thread only. */
     struct MHD_Connection *connection; /* NULL: off the wire */
+    struct http_connection *socket;
     int fd;
     bool watched, suspended, complete; /* complete: the body is there */
     bool owned;                        /* somebody owes an answer */
     bool no_room;                      /* for the body, over all connections */
-    size_t overflows;                  /* pieces of the body that were not kept */
+    size_t forgotten_bytes;            /* of the body, that were not kept */
     bool refused;                      /* by us, before the handler: nothing to own */
     bool pulled;                       /* as a stream: libmicrohttpd takes the pieces from us */
     bool queued;                       /* libmicrohttpd has the response */
@@ -96,9 +104,11 @@ struct http_server {
     bool started;
     atomic_bool stop, draining;
     atomic_size_t n_open;
-    size_t bodies_bytes;         /* I/O thread */
-    struct http_exchange *open;  /* I/O thread */
-    pthread_mutex_t dirty_mutex; /* guards dirty and the next_dirty links */
+    size_t bodies_bytes;                 /* I/O thread */
+    struct http_exchange *open;          /* I/O thread */
+    struct http_connection *connections; /* I/O thread */
+    size_t n_log_lost;                   /* lines of the access log; I/O thread */
+    pthread_mutex_t dirty_mutex;         /* guards dirty and the next_dirty links */
     struct http_exchange *dirty;
 };
 
@@ -106,6 +116,9 @@ struct http_server {
 enum MHD_Result http_access(void *cls, struct MHD_Connection *connection, const char *url,
                             const char *method, const char *version, const char *upload_data,
                             size_t *upload_data_size, void **con_cls);
+
+/* http_request.c: the address as it was sent, before it is taken apart. */
+void *http_see_uri(void *cls, const char *uri, struct MHD_Connection *connection);
 
 /* http_answer.c, I/O thread. Hands the answer to libmicrohttpd, or suspends until there is one. */
 enum MHD_Result http_answer(struct http_exchange *x);
@@ -120,12 +133,13 @@ struct http_exchange *http_exchange_new(struct http_server *server,
                                         struct MHD_Connection *connection, const char *method,
                                         const char *url, size_t spare_bytes);
 void http_exchange_off_wire(struct http_exchange *x);
+struct http_connection *http_connection_of(struct MHD_Connection *connection);
 void http_suspend(struct http_exchange *x);
 
 /* http.c, any thread: the I/O thread shall look at x, which has just been marked dirty. */
 void http_push_dirty(struct http_exchange *x);
 
 /* http_log.c, I/O thread. */
-void http_log(const struct http_exchange *x, uint64_t now_ns);
+void http_log(const struct http_exchange *x, int status, uint64_t now_ns);
 
 #endif

@@ -2,14 +2,14 @@
  * making. See http.h. */
 #include "serve/http_impl.h"
 
-#include "base/log.h"
-
-#include <errno.h>
 #include <jansson.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { LINE_BYTES = 4096 }; /* PIPE_BUF: a pipe takes it whole or not at all */
 
 static bool is_probe(const char *route)
 {
@@ -31,31 +31,62 @@ static json_t *wall_clock(void)
     return json_string(all);
 }
 
-void http_log(const struct http_exchange *x, uint64_t now_ns)
+/* The I/O thread writes, so nothing may wait here: not for a pipe that nobody reads, either. Lines
+ * are shorter than what a pipe takes whole once it takes anything. */
+static bool is_writable(int fd)
 {
-    const struct http_options *o = &x->server->options;
-    char text[4096];
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
 
-    if (o->log_fd < 0 || (is_probe(x->route) && !o->log_probes))
-        return;
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLOUT) != 0;
+}
+
+/* Takes line over. One write, so that lines never mix. */
+static bool put(int fd, json_t *line)
+{
+    char text[LINE_BYTES];
+    size_t size = 0;
+
+    if (line != NULL)
+        size = json_dumpb(line, text, sizeof text - 1, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    json_decref(line);
+    if (size == 0 || size > sizeof text - 1)
+        return false;
+    text[size] = '\n';
+    return write(fd, text, size + 1) == (ssize_t)(size + 1);
+}
+
+static json_t *line_of(const struct http_exchange *x, int status, uint64_t now_ns)
+{
     json_t *line = json_pack(
-        "{s:o, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:b}", "time", wall_clock(), "id", x->id,
-        "method", x->method, "route", x->route, "status", x->status, "key", x->key_index,
-        "bytes_in", (json_int_t)x->body_size, "bytes_out", (json_int_t)x->sent_bytes, "seconds",
-        (double)(now_ns - x->start_ns) * 1e-9, "client_left", (int)x->told_gone);
+        "{s:o, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:f, s:b, s:b}", "time", wall_clock(), "id",
+        x->id, "method", x->method, "route", x->route, "status", status, "key", x->key_index,
+        "bytes_in", (json_int_t)(x->body_size + x->forgotten_bytes), "bytes_out",
+        (json_int_t)x->sent_bytes, "seconds", (double)(now_ns - x->start_ns) * 1e-9, "stream",
+        (int)x->pulled, "client_left", (int)x->told_gone);
+
     for (size_t i = 0; line != NULL && i < x->n_notes; i++) {
         const struct http_note *n = &x->notes[i];
         (void)json_object_set_new(line, n->name,
                                   n->word != NULL ? json_string(n->word)
                                                   : json_integer((json_int_t)n->number));
     }
-    size_t size = 0;
-    if (line != NULL)
-        size = json_dumpb(line, text, sizeof text - 1, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    json_decref(line);
-    if (size == 0 || size > sizeof text - 1)
+    return line;
+}
+
+void http_log(const struct http_exchange *x, int status, uint64_t now_ns)
+{
+    struct http_server *s = x->server;
+    const struct http_options *o = &s->options;
+
+    if (o->log_fd < 0 || (is_probe(x->route) && !o->log_probes))
         return;
-    text[size] = '\n'; /* one write, so that lines never mix */
-    if (write(o->log_fd, text, size + 1) < 0)
-        LOG_DEBUG("access log: %s", strerror(errno)); /* must not stop the answers */
+    if (!is_writable(o->log_fd)) {
+        s->n_log_lost++;
+        return;
+    }
+    if (s->n_log_lost > 0 && put(o->log_fd, json_pack("{s:o, s:I}", "time", wall_clock(),
+                                                      "lost_lines", (json_int_t)s->n_log_lost)))
+        s->n_log_lost = 0;
+    if (!is_writable(o->log_fd) || !put(o->log_fd, line_of(x, status, now_ns)))
+        s->n_log_lost++;
 }

@@ -4,6 +4,8 @@
 #include "serve/http_impl.h"
 
 #include "base/alloc.h"
+#include "base/error.h"
+#include "base/limits.h"
 #include "base/size.h"
 
 #include <ctype.h>
@@ -13,16 +15,14 @@
 #include <strings.h>
 #include <sys/random.h>
 
-enum { DEFAULT_BODY = 32 << 20, DEFAULT_BODIES = 128 << 20 };
-
 static size_t max_body(const struct http_server *s)
 {
-    return s->options.max_body_bytes > 0 ? s->options.max_body_bytes : DEFAULT_BODY;
+    return s->options.max_body_bytes > 0 ? s->options.max_body_bytes : LIMIT_HTTP_BODY;
 }
 
 static size_t max_bodies(const struct http_server *s)
 {
-    return s->options.max_bodies_bytes > 0 ? s->options.max_bodies_bytes : DEFAULT_BODIES;
+    return s->options.max_bodies_bytes > 0 ? s->options.max_bodies_bytes : LIMIT_HTTP_BODIES;
 }
 
 /* What is looked for in the headers, in one pass. */
@@ -31,7 +31,38 @@ struct headers {
     const char *length, *encoding, *host, *origin, *authorization, *api_key, *request_id;
     size_t n_hosts, n_authorizations;
     bool two_line; /* folded, or with a byte that no header may have */
+    bool bad_name;
 };
+
+/* Names of headers and methods. */
+static bool is_token(const char *text)
+{
+    size_t n = 0;
+
+    for (; text[n] != 0; n++) {
+        if (!isalnum((unsigned char)text[n]) && strchr("!#$%&'*+-.^_`|~", text[n]) == NULL)
+            return false;
+    }
+    return n > 0;
+}
+
+/* libmicrohttpd 0.9.75 joins a header that goes on in a second line: not to its value but to its
+ * name, which it moves away for that. "Content-Length: 5", folded, is then a header of another name
+ * and nobody's length, while a proxy in front may think otherwise. Where nothing was joined, name
+ * and value lie as they came: the colon (a 0 by now) and blanks between them. */
+static bool is_folded(const char *name, const char *value)
+{
+    const char *at = name + strlen(name) + 1;
+
+    if ((uintptr_t)value < (uintptr_t)at ||
+        (uintptr_t)value - (uintptr_t)at > LIMIT_HTTP_HEADER_BYTES)
+        return true;
+    for (; at < value; at++) {
+        if (*at != ' ' && *at != '\t')
+            return true;
+    }
+    return false;
+}
 
 static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key,
                                   const char *value)
@@ -39,8 +70,12 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
     struct headers *h = cls;
 
     (void)kind;
+    if (value == NULL || is_folded(key, value))
+        h->two_line = true;
     if (value == NULL)
         value = "";
+    if (!is_token(key))
+        h->bad_name = true;
     h->n++;
     h->n_bytes += strlen(key) + strlen(value) + 4;
     if (strpbrk(value, "\r\n") != NULL)
@@ -112,10 +147,21 @@ static bool host_is_ours(const struct http_server *s, const char *host)
            (strlen(s->host) == size && strncasecmp(s->host, host, size) == 0);
 }
 
-static bool origin_is_allowed(const struct http_server *s, const char *origin)
+/* A page that this server itself gave out may ask it; on a loopback address only, where the Host is
+ * known to be ours. */
+static bool is_same_origin(const struct http_server *s, const struct headers *h)
 {
-    return in_list(s->options.allowed_origins, "*", 1) ||
-           in_list(s->options.allowed_origins, origin, strlen(origin));
+    const char *scheme = s->options.tls_cert != NULL ? "https://" : "http://";
+    size_t size = strlen(scheme);
+
+    return s->loopback && h->host != NULL && strncmp(h->origin, scheme, size) == 0 &&
+           strcasecmp(h->origin + size, h->host) == 0;
+}
+
+static bool origin_is_allowed(const struct http_server *s, const struct headers *h)
+{
+    return is_same_origin(s, h) || in_list(s->options.allowed_origins, "*", 1) ||
+           in_list(s->options.allowed_origins, h->origin, strlen(h->origin));
 }
 
 static int find_key(const struct http_server *s, const struct headers *h)
@@ -142,10 +188,18 @@ static enum MHD_Result refuse(struct http_exchange *x, int status, const char *c
     return http_answer(x);
 }
 
-static const char *framing_error(const struct headers *h)
+static const char *framing_error(const struct headers *h, const char *version)
 {
+    bool old = strcmp(version, "HTTP/1.0") == 0;
+
     if (h->two_line)
-        return "a header goes on in a second line";
+        return "a header goes on in a second line, or has a line end in it";
+    if (h->bad_name)
+        return "the name of a header has bytes that no name may have";
+    if (h->n_encodings > 0 && old)
+        return "Transfer-Encoding is of HTTP/1.1";
+    if (h->n_hosts == 0 && !old)
+        return "there is no Host";
     if (h->n_lengths > 1)
         return "more than one Content-Length";
     if (h->n_encodings > 1 || (h->encoding != NULL && strcasecmp(h->encoding, "chunked") != 0))
@@ -167,24 +221,35 @@ static bool is_public_route(const char *path)
     return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0;
 }
 
-static enum MHD_Result check(struct http_exchange *x, const struct headers *h, size_t uri_bytes)
+/* Method, address, headers; NULL when they are as HTTP wants them. */
+static const char *syntax_error(const struct http_exchange *x, const struct headers *h,
+                                const char *version)
+{
+    if (!is_token(x->method))
+        return "the method is none";
+    if (x->socket == NULL || x->socket->odd_uri)
+        return "the address has a space, a control character or %00 in it";
+    return framing_error(h, version);
+}
+
+static enum MHD_Result check(struct http_exchange *x, const struct headers *h, const char *version)
 {
     const struct http_server *s = x->server;
-    const char *framing = framing_error(h);
+    const char *wrong = syntax_error(x, h, version);
     char message[160];
 
-    if (framing != NULL)
-        return refuse(x, 400, "bad_request", framing);
-    if (uri_bytes > HTTP_URI_BYTES)
+    if (wrong != NULL)
+        return refuse(x, 400, "bad_request", wrong);
+    if (x->socket->uri_bytes > LIMIT_HTTP_URI)
         return refuse(x, 414, "uri_too_long", "the address is longer than 8 KiB");
-    if (h->n > HTTP_HEADERS_MAX || h->n_bytes > HTTP_HEADER_BYTES)
+    if (h->n > LIMIT_HTTP_HEADERS || h->n_bytes > LIMIT_HTTP_HEADER_BYTES)
         return refuse(x, 431, "headers_too_large", "more than 100 headers, or 16 KiB of them");
     if (h->host != NULL && !host_is_ours(s, h->host))
         return refuse(x, 403, "host_not_allowed",
                       "this server does not go by the name in the Host header; --allow-host adds "
                       "one");
     if (h->origin != NULL) {
-        if (!origin_is_allowed(s, h->origin))
+        if (!origin_is_allowed(s, h))
             return refuse(x, 403, "origin_not_allowed",
                           "web pages of this origin may not ask this server; --allow-origin "
                           "permits it");
@@ -214,22 +279,39 @@ static enum MHD_Result check(struct http_exchange *x, const struct headers *h, s
     return MHD_YES;
 }
 
+void *http_see_uri(void *cls, const char *uri, struct MHD_Connection *connection)
+{
+    struct http_connection *c = http_connection_of(connection);
+
+    (void)cls;
+    if (c == NULL)
+        return NULL;
+    c->odd_uri = uri == NULL || strstr(uri, "%00") != NULL;
+    c->uri_bytes = uri != NULL ? strlen(uri) : 0;
+    for (size_t i = 0; i < c->uri_bytes; i++)
+        c->odd_uri |= (unsigned char)uri[i] <= ' ' || uri[i] == 0x7f;
+    return NULL; /* there is no exchange yet */
+}
+
 static enum MHD_Result begin(struct http_server *s, struct MHD_Connection *connection,
-                             const char *url, const char *method, void **con_cls)
+                             const char *url, const char *method, const char *version,
+                             void **con_cls)
 {
     struct headers h = {0};
     struct http_exchange *x;
-    char padded[HTTP_URI_BYTES + 1];
+    char cut[LIMIT_HTTP_URI + 1]; /* longer ones are refused: only this much is remembered */
 
     (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &h);
-    (void)snprintf(padded, sizeof padded, "%s", url);
-    x = http_exchange_new(s, connection, method, padded,
-                          h.origin != NULL ? strlen(h.origin) + 1 : 0);
+    (void)snprintf(cut, sizeof cut, "%s", url);
+    if (strlen(method) > LIMIT_HTTP_METHOD)
+        method = "?"; /* refused, and logged as that */
+    x = http_exchange_new(s, connection, method, cut, h.origin != NULL ? strlen(h.origin) + 1 : 0);
     if (x == NULL)
         return MHD_NO;
     *con_cls = x;
+    error_make_printable(x->method); /* it is logged */
     set_id(x, h.request_id);
-    return check(x, &h, strlen(url));
+    return check(x, &h, version);
 }
 
 /* Takes a piece of the body; more than allowed is refused when the whole request has come in, since
@@ -238,8 +320,10 @@ static void take_body(struct http_exchange *x, const char *data, size_t size)
 {
     struct http_server *s = x->server;
 
-    if (x->body_size > max_body(s) || x->no_room)
+    if (x->body_size > max_body(s) || x->no_room) {
+        x->forgotten_bytes += size;
         return;
+    }
     if (size > x->body_capacity - x->body_size) {
         size_t capacity = min_size(2 * x->body_capacity + size + 4096, max_body(s) + 1 + size);
         size_t more = capacity - x->body_capacity;
@@ -266,23 +350,20 @@ enum MHD_Result http_access(void *cls, struct MHD_Connection *connection, const 
     struct http_exchange *x = *con_cls;
     char message[160];
 
-    (void)version;
     if (x == NULL)
-        return begin(s, connection, url, method, con_cls);
+        return begin(s, connection, url, method, version, con_cls);
     if (x->queued)
         return MHD_YES;
     if (*upload_data_size > 0) {
         take_body(x, upload_data, *upload_data_size);
         *upload_data_size = 0;
-        if (x->body_size <= max_body(s) && !x->no_room)
-            return MHD_YES;
-        if (++x->overflows > HTTP_OVERFLOWS_MAX) /* a chunked body without an end */
-            return MHD_NO;
-        return MHD_YES;
+        /* A chunked body without an end is not read for ever. */
+        return x->forgotten_bytes > max_body(s) ? MHD_NO : MHD_YES;
     }
     if (x->complete)
         return http_answer(x);
     x->complete = true;
+    x->socket->busy = true;
     if (x->no_room)
         return refuse(x, 503, "overloaded", "too many large requests at once; try again later");
     if (x->body_size > max_body(s)) {
