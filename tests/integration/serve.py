@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 
@@ -394,6 +395,44 @@ def start(model, *flags, **how):
     except BaseException:
         server.kill()
         raise
+
+
+PROBE = """
+import http.client, sys, time
+host, port = sys.argv[1], int(sys.argv[2])
+link = http.client.HTTPConnection(host, port, timeout=30)
+print("ready", flush=True)
+while True:
+    start = time.monotonic()
+    try:
+        link.request("GET", "/health")
+        got = link.getresponse()
+        got.read()
+        status = got.status
+    except OSError as exc:
+        status = 0
+        link.close()
+    print(status, time.monotonic() - start, flush=True)
+    time.sleep(0.02)
+"""
+
+
+class Probe:
+    """Measures /health from a process of its own, whose interpreter nobody else uses."""
+
+    def __init__(self, server):
+        self.path = cli.scratch("probe.txt")
+        with open(self.path, "w", encoding="ascii") as out:
+            self.process = subprocess.Popen([sys.executable, "-c", PROBE, server.host,
+                                             str(server.port)], stdout=out)
+
+    def stop(self):
+        """[(status, seconds)] of all probes so far."""
+        self.process.kill()
+        self.process.wait()
+        with open(self.path, encoding="ascii") as f:
+            lines = [line.split() for line in f if line.endswith("\n")]
+        return [(int(s[0]), float(s[1])) for s in lines if len(s) == 2]
 
 
 def together(jobs):

@@ -24,7 +24,6 @@ import os
 import random
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -347,44 +346,6 @@ def run_clients(server, plans, n_clients, tally, watch=None):
             watch()
 
 
-PROBE = """
-import http.client, sys, time
-host, port = sys.argv[1], int(sys.argv[2])
-link = http.client.HTTPConnection(host, port, timeout=30)
-print("ready", flush=True)
-while True:
-    start = time.monotonic()
-    try:
-        link.request("GET", "/health")
-        got = link.getresponse()
-        got.read()
-        status = got.status
-    except OSError as exc:
-        status = 0
-        link.close()
-    print(status, time.monotonic() - start, flush=True)
-    time.sleep(0.02)
-"""
-
-
-class Probe:
-    """Measures /health from a process of its own, whose interpreter nobody else uses."""
-
-    def __init__(self, server):
-        self.path = cli.scratch("probe.txt")
-        with open(self.path, "w", encoding="ascii") as out:
-            self.process = subprocess.Popen([sys.executable, "-c", PROBE, server.host,
-                                             str(server.port)], stdout=out)
-
-    def stop(self):
-        """[(status, seconds)]"""
-        self.process.kill()
-        self.process.wait()
-        with open(self.path, encoding="ascii") as f:
-            lines = [line.split() for line in f if line.endswith("\n")]
-        return [(int(s[0]), float(s[1])) for s in lines if len(s) == 2]
-
-
 def slope(points):
     """Least squares: change of y per unit of x."""
     n = len(points)
@@ -499,7 +460,7 @@ def load(args, server):
             print(f"load: {done} requests, {time.monotonic() - start:.0f} s, "
                   f"{memory[-1][1] / 2**20:.1f} MB, {len(tally.wrong)} wrong", flush=True)
 
-    probe, start = Probe(server), time.monotonic()
+    probe, start = serve.Probe(server), time.monotonic()
     run_clients(server, (Plan(args.seed, i, ids, context) for i in range(args.requests)),
                 args.clients, tally, watch)
     seconds, probes = time.monotonic() - start, probe.stop()
