@@ -2,9 +2,10 @@
 # Installs what Ferry is built with, from Debian packages, and says what it does. Sourced by ./run and ./test; does nothing when
 # everything is there.
 
-# What the build needs, and what the tests need on top.
+# What the build needs, and what ./run and the tests need on top.
 FERRY_BUILD_PACKAGES="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libmicrohttpd-dev"
-FERRY_TEST_PACKAGES="libcmocka-dev python3 python3-numpy binutils clang clang-format xz-utils"
+FERRY_RUN_PACKAGES="curl"
+FERRY_TEST_PACKAGES="curl libcmocka-dev python3 python3-numpy binutils clang clang-format xz-utils"
 FERRY_CI_PACKAGES="libclang-rt-14-dev"
 
 # setup_packages PACKAGE...: installs those that are missing; root, or sudo.
