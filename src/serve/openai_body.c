@@ -20,7 +20,7 @@ struct scan {
     const char *s;
     size_t size, at;
     size_t depth;
-    const char *string, *key; /* the last string of the outer object; the last one before a colon */
+    const char *string, *key; /* the last string; the last one before a colon of the outer object */
     size_t string_size, key_size;
 };
 
@@ -32,10 +32,8 @@ static void skip_string(struct scan *scan)
         scan->at += scan->s[scan->at] == '\\' ? 2 : 1;
     if (scan->at > scan->size)
         scan->at = scan->size;
-    if (scan->depth == 1) {
-        scan->string = scan->s + start;
-        scan->string_size = scan->at - start;
-    }
+    scan->string = scan->s + start;
+    scan->string_size = scan->at - start;
     scan->at++;
 }
 

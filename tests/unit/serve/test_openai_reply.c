@@ -69,6 +69,11 @@ static void test_chat_chunks(void **state)
     openai_write_chunk(&w, &head, &delta);
     expect_event(&w, CHUNK "[{\"index\":0,\"delta\":{\"content\":\"z\"},\"logprobs\":null,"
                            "\"finish_reason\":\"length\"}]}");
+    /* An answer without any text: one chunk is its first and its last. */
+    delta = (struct openai_delta){.first = true, .finish = "stop"};
+    openai_write_chunk(&w, &head, &delta);
+    expect_event(&w, CHUNK "[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+                           "\"logprobs\":null,\"finish_reason\":\"stop\"}]}");
     head.include_usage = true;
     delta = (struct openai_delta){.finish = "stop"};
     openai_write_chunk(&w, &head, &delta);

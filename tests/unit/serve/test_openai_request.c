@@ -115,10 +115,11 @@ static void test_tokenize(void **state)
     openai_request_fini(&r);
     expect_taken(OPENAI_TOKENIZE, &ASK_LIMITS,
                  "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
-                 "\"add_generation_prompt\":false,\"temperature\":1}",
+                 "\"add_generation_prompt\":false,\"temperature\":1,"
+                 "\"reasoning_effort\":\"low\",\"tool_choice\":\"none\"}",
                  &r);
     expect_json(r.variables, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
-                             "\"add_generation_prompt\":false}");
+                             "\"add_generation_prompt\":false,\"reasoning_effort\":\"low\"}");
     assert_int_equal(r.n_prompts, 0);
     assert_string_equal(r.ignored, "temperature");
     openai_request_fini(&r);
