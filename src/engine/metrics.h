@@ -1,7 +1,7 @@
 /* What the engine counts about requests, tokens and steps.
  *
  * Why here: the scheduler knows when a token is generated and a prefix is found; how the numbers
- * are shown is `observe`'s business. Names and meanings: docs/operations.md. */
+ * are shown is `observe`'s business. Names and meanings: docs/metrics.md. */
 #ifndef ENGINE_METRICS_H
 #define ENGINE_METRICS_H
 
@@ -29,7 +29,7 @@ struct engine_metrics {
 };
 
 /* Registers all of them under ferry_*. `context` bounds the token histograms. Errors: those of
- * metric_register. */
+ * metric_register; metrics is untouched then. */
 enum ferry_status engine_metrics_register(struct engine_metrics *metrics,
                                           struct metric_registry *registry, size_t context,
                                           struct ferry_error *err) FERRY_MUST_CHECK;
