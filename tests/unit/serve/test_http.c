@@ -178,6 +178,7 @@ static void slow_readers(void **state)
     assert_true(web.n_drained > 0);
     (void)close(fd);
     web_wait(&web.n_gone, 2);
+    web_wait(&web.n_closed, 3); /* its owner has ended: nobody uses the exchange any more */
     web_stop(&web);
 }
 
