@@ -79,7 +79,7 @@ static void unlock(struct answer *a)
 static void reply_json(struct answer *a, int status, struct json_writer *w)
 {
     if (w->failed)
-        http_error(a->x, 503, "nomem", NULL, "no memory for the answer");
+        http_error(a->x, 503, "out_of_memory", NULL, "no memory for the answer");
     else
         http_reply(a->x, status, JSON, w->data, w->size);
 }
@@ -145,7 +145,7 @@ static void break_off(struct answer *a, const struct ferry_error *cause)
         return;
     a->failed = true;
     if (a->shutting)
-        (void)openai_error_set(&a->error, FERRY_AGAIN, "the server is shutting down");
+        (void)openai_error_set(&a->error, FERRY_ERR_CANCELLED, "the server is shutting down");
     else
         (void)openai_error_from(&a->error, cause);
     cancel_parts(a);
@@ -486,7 +486,7 @@ static enum ferry_status submit(struct answer *a, struct ferry_error *err)
     for (size_t i = 0; i < a->n_parts && st == FERRY_OK; i++)
         st = create_request(a, &a->parts[i], err);
     if (st == FERRY_OK && a->shutting)
-        st = FERRY_FAIL(err, FERRY_AGAIN, "the server is shutting down");
+        st = FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the server is shutting down");
     if (st == FERRY_OK && a->gone)
         st = FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the client left");
     size_t n = 0;
@@ -583,6 +583,8 @@ static void run_request(struct job *job)
         st = prepare(a, &err);
         if (st != FERRY_OK)
             (void)openai_error_from(&error, &err);
+        if (st == FERRY_ERR_ARG && a->q.variables != NULL) /* the template's own words */
+            openai_error_param(&error, "messages");
     }
     if (st != FERRY_OK) {
         server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
@@ -604,7 +606,7 @@ void answer_start(struct server *server, struct http_exchange *x, enum openai_ki
     struct answer *a = mem_zero(sizeof *a);
 
     if (a == NULL) {
-        http_error(x, 503, "nomem", NULL, "no memory for the request");
+        http_error(x, 503, "out_of_memory", NULL, "no memory for the request");
         return;
     }
     a->server = server;
@@ -638,7 +640,7 @@ void answer_models(struct server *server, struct http_exchange *x)
 
     openai_write_models(&w, &model, 1);
     if (w.failed)
-        http_error(x, 503, "nomem", NULL, "no memory for the answer");
+        http_error(x, 503, "out_of_memory", NULL, "no memory for the answer");
     else
         http_reply(x, 200, JSON, w.data, w.size);
     json_writer_fini(&w);
@@ -656,7 +658,7 @@ void answer_model(struct server *server, struct http_exchange *x, const char *na
     }
     openai_write_model(&w, &model);
     if (w.failed)
-        http_error(x, 503, "nomem", NULL, "no memory for the answer");
+        http_error(x, 503, "out_of_memory", NULL, "no memory for the answer");
     else
         http_reply(x, 200, JSON, w.data, w.size);
     json_writer_fini(&w);
