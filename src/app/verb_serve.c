@@ -52,6 +52,7 @@ enum {
     KEY_STRICT,
     KEY_NO_PREFIX,
     KEY_NO_VLLM,
+    KEY_EXPERTS,
     KEY_LOG,
     KEY_LOG_PROBES,
     KEY_WORKERS,
@@ -92,6 +93,7 @@ static const struct argp_option OPTIONS[] = {
     {"strict-params", KEY_STRICT, NULL, 0, "Unknown fields of a request are errors", 3},
     {"no-prefix-cache", KEY_NO_PREFIX, NULL, 0, "Compute every prompt; no effect on answers", 3},
     {"no-vllm-metrics", KEY_NO_VLLM, NULL, 0, "Leave vLLM's names out of /metrics", 3},
+    {"expert-metrics", KEY_EXPERTS, NULL, 0, "Show the load of every expert in /metrics", 3},
     {"access-log", KEY_LOG, "F", 0, "JSON lines, one a request ('-': standard output)", 3},
     {"log-probes", KEY_LOG_PROBES, NULL, 0, "Log /health, /ready and /metrics, too", 3},
     {"workers", KEY_WORKERS, "N", 0, "Threads that parse and tokenise (default 2)", 3},
@@ -213,6 +215,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_NO_VLLM:
         o->server.no_vllm_metrics = true;
+        return 0;
+    case KEY_EXPERTS:
+        o->server.expert_metrics = true;
         return 0;
     case KEY_WORKERS:
         o->server.n_workers = whole(state, arg, 1, 16);
