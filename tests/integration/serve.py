@@ -46,6 +46,13 @@ class Answer:
         return value["error"]
 
 
+def leave(sock, reset=False):
+    """Closes a connection; with reset as a client that was killed does."""
+    if reset:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
 class Stream:
     """An answer that is read as it comes: status, headers, then events() once.
 
@@ -143,9 +150,7 @@ class Stream:
 
     def close(self, reset=False):
         """Leaves; with reset the server hears of it at once."""
-        if reset:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.sock.close()
+        leave(self.sock, reset)
 
     def __enter__(self):
         return self
