@@ -1,8 +1,9 @@
 /* The server: socket, I/O loop, timers, and who is still there. See http.h.
  *
  * libmicrohttpd runs inside our own epoll loop, so that everything that touches it is one thread. A
- * connection whose answer is not there yet is suspended; libmicrohttpd does not look at it then, so
- * we watch its socket for a client that leaves. */
+ * connection whose answer is not there yet is suspended; libmicrohttpd does not look at it then,
+ * and misses an end that comes together with data: so we watch every socket for a client that
+ * leaves. Who closes one half has left, too: the two cannot be told apart. */
 #include "serve/http_impl.h"
 
 #include "base/alloc.h"
@@ -63,6 +64,8 @@ struct http_exchange *http_exchange_new(struct http_server *server,
     x->server = server;
     x->connection = connection;
     x->socket = http_connection_of(connection);
+    if (x->socket != NULL)
+        x->socket->exchange = x;
     x->key_index = -1;
     x->route = "other";
     x->start_ns = clock_now_ns();
@@ -189,17 +192,12 @@ void http_push_dirty(struct http_exchange *x)
         LOG_ERROR("http: cannot wake the I/O thread: %s", strerror(errno));
 }
 
-/* ---- the loop ---- */
+/* ---- exchanges and their connections ---- */
 
 void http_suspend(struct http_exchange *x)
 {
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = x};
-
     x->suspended = true;
     MHD_suspend_connection(x->connection);
-    if (epoll_ctl(x->server->epoll_fd, x->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, x->fd, &event) ==
-        0)
-        x->watched = true;
 }
 
 static void resume(struct http_exchange *x)
@@ -222,13 +220,11 @@ static void lose(struct http_exchange *x)
 
 void http_exchange_off_wire(struct http_exchange *x)
 {
-    if (x->watched)
-        (void)epoll_ctl(x->server->epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
-    x->watched = false;
     x->connection = NULL;
     x->suspended = false;
     if (x->socket != NULL) {
         x->socket->busy = false;
+        x->socket->exchange = NULL;
         x->socket->waiting_ns = clock_now_ns();
     }
     x->socket = NULL;
@@ -249,6 +245,7 @@ static void connection_add(struct http_server *s, struct MHD_Connection *connect
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct http_connection *c = mem_zero(sizeof *c);
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = c};
 
     if (c == NULL) /* every request on it is refused */
         return;
@@ -260,6 +257,8 @@ static void connection_add(struct http_server *s, struct MHD_Connection *connect
         c->next->previous = c;
     s->connections = c;
     *context = c;
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0)
+        LOG_DEBUG("http: socket %d is not watched: %s", c->fd, strerror(errno));
 }
 
 static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
@@ -275,6 +274,7 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **c
     if (c == NULL)
         return;
     *context = NULL;
+    (void)epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     if (c->next != NULL)
         c->next->previous = c->previous;
     if (c->previous != NULL)
@@ -284,19 +284,38 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **c
     mem_free(c);
 }
 
-/* libmicrohttpd closes a connection that is silent; one that says a byte now and then is ours. */
-static void close_drips(struct http_server *s, uint64_t now)
+/* The client closed its side. Nobody waits for an answer that is still to be made; what is on its
+ * way gets another moment (look_after). */
+static void on_left(struct http_connection *c)
+{
+    struct http_exchange *x = c->exchange;
+
+    if (c->left_ns == 0)
+        c->left_ns = clock_now_ns();
+    if (x != NULL && x->suspended)
+        lose(x);
+}
+
+/* Sockets that libmicrohttpd would keep: those of clients that left, and of those that say a byte
+ * of their request now and then (silent ones it closes itself). */
+static void look_after(struct http_server *s, uint64_t now)
 {
     const struct http_options *o = &s->options;
     uint64_t seconds = (o->idle_seconds > 0 ? o->idle_seconds : DEFAULT_IDLE_S) +
                        (o->read_seconds > 0 ? o->read_seconds : DEFAULT_READ_S);
 
     for (struct http_connection *c = s->connections; c != NULL; c = c->next) {
-        if (!c->busy && c->fd >= 0 && now > c->waiting_ns &&
-            now - c->waiting_ns > seconds * 1000 * NS_PER_MS)
-            (void)shutdown(c->fd, SHUT_RDWR);
+        bool left = c->left_ns != 0 && now > c->left_ns && now - c->left_ns > TICK_MS * NS_PER_MS;
+        bool drips =
+            !c->busy && now > c->waiting_ns && now - c->waiting_ns > seconds * 1000 * NS_PER_MS;
+        if (left && c->exchange != NULL && c->exchange->complete)
+            lose(c->exchange);
+        else if (left || drips)
+            (void)shutdown(c->fd, SHUT_RDWR); /* to libmicrohttpd an error: it closes */
     }
 }
+
+/* ---- what comes back from libmicrohttpd and other threads ---- */
 
 static void on_completed(void *cls, struct MHD_Connection *connection, void **con_cls,
                          enum MHD_RequestTerminationCode code)
@@ -346,7 +365,7 @@ static void tick(struct http_exchange *x, uint64_t now)
     uint64_t stall_ns = (o->stall_ms > 0 ? o->stall_ms : DEFAULT_STALL_MS) * NS_PER_MS;
     uint64_t quiet_ns = (o->keepalive_ms > 0 ? o->keepalive_ms : DEFAULT_KEEPALIVE_MS) * NS_PER_MS;
 
-    if (x->connection != NULL && x->pulled && !x->told_gone && http_has_stalled(x, now, stall_ns))
+    if (x->connection != NULL && x->queued && !x->told_gone && http_has_stalled(x, now, stall_ns))
         lose(x);
     else if (http_keep_alive(x, now, quiet_ns))
         resume(x);
@@ -355,7 +374,7 @@ static void tick(struct http_exchange *x, uint64_t now)
 static int timeout_of(struct http_server *s)
 {
     MHD_UNSIGNED_LONG_LONG mhd_ms;
-    int ms = s->open != NULL ? TICK_MS : 1000;
+    int ms = s->connections != NULL ? TICK_MS : 1000;
 
     if (MHD_get_timeout(s->daemon, &mhd_ms) == MHD_YES && mhd_ms < (unsigned)ms)
         ms = (int)mhd_ms;
@@ -371,9 +390,9 @@ static void *io_main(void *arg)
     while (!atomic_load(&s->stop)) {
         int n = epoll_wait(s->epoll_fd, events, EVENTS, timeout_of(s));
         for (int i = 0; i < n; i++) {
-            struct http_exchange *x = events[i].data.ptr;
-            if (x != NULL) /* an exchange lives at least as long as it is watched */
-                lose(x);
+            struct http_connection *c = events[i].data.ptr;
+            if (c != NULL) /* it ends in MHD_run only, and is watched no longer then */
+                on_left(c);
         }
         take_dirty(s);
         (void)MHD_run(s->daemon);
@@ -385,7 +404,7 @@ static void *io_main(void *arg)
             next = x->next;
             tick(x, now);
         }
-        close_drips(s, now);
+        look_after(s, now);
     }
     return NULL;
 }

@@ -11,7 +11,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_STREAM_BYTES = 64 << 10, HARD_CAPS = 64, OUT_KEPT_BYTES = 16 << 10 };
+enum {
+    DEFAULT_STREAM_BYTES = 64 << 10,
+    HARD_CAPS = 64,
+    OUT_KEPT_BYTES = 16 << 10,
+    BLOCK_BYTES = 8 << 10
+};
 
 static size_t soft_cap(const struct http_exchange *x)
 {
@@ -229,7 +234,7 @@ bool http_keep_alive(struct http_exchange *x, uint64_t now_ns, uint64_t quiet_ns
     return quiet;
 }
 
-/* libmicrohttpd asks for the next bytes of a stream. */
+/* libmicrohttpd asks for the next bytes of an answer. */
 static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
 {
     struct http_exchange *x = cls;
@@ -293,7 +298,8 @@ enum MHD_Result http_answer(struct http_exchange *x)
     lock(x);
     enum answer_state state = x->state;
     bool gone = x->gone;
-    bool whole = state == ANSWER_WHOLE && x->sent_bytes == 0;
+    bool whole = state == ANSWER_WHOLE;
+    x->taken_ns = clock_now_ns(); /* from now on it is the reader's turn */
     unlock(x);
     if (gone)
         return MHD_NO; /* closes the connection */
@@ -301,17 +307,15 @@ enum MHD_Result http_answer(struct http_exchange *x)
         http_suspend(x);
         return MHD_YES;
     }
-    if (whole && strncmp(x->content_type, "text/event-stream", 17) != 0) {
-        response = MHD_create_response_from_buffer(x->out_size, x->out_size > 0 ? x->out : NULL,
-                                                   MHD_RESPMEM_PERSISTENT);
-        x->sent_bytes = x->out_size; /* x outlives the response: it is freed off the wire */
-    } else {
-        x->pulled = true;
-        response =
-            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8 << 10, read_stream, x, NULL);
-        if (response != NULL)
-            (void)MHD_add_response_header(response, "Cache-Control", "no-cache");
-    }
+    /* Whole ones are taken from us in pieces, too: that is how a reader that stalls is seen. */
+    x->pulled = !whole || strncmp(x->content_type, "text/event-stream", 17) == 0;
+    if (!x->pulled && x->out_size == 0)
+        response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    else
+        response = MHD_create_response_from_callback(x->pulled ? MHD_SIZE_UNKNOWN : x->out_size,
+                                                     BLOCK_BYTES, read_stream, x, NULL);
+    if (response != NULL && x->pulled)
+        (void)MHD_add_response_header(response, "Cache-Control", "no-cache");
     if (response == NULL)
         return MHD_NO;
     add_headers(x, response);

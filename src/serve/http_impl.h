@@ -35,7 +35,9 @@ struct http_note {
 struct http_connection {
     struct http_server *server;
     struct http_connection *next, *previous;
+    struct http_exchange *exchange; /* what is asked or answered on it; NULL: between two */
     int fd;
+    uint64_t left_ns;    /* the client closed its side; 0: it did not */
     bool busy;           /* its request is complete, the answer is not */
     uint64_t waiting_ns; /* since then for a request, or for the rest of one */
     size_t uri_bytes;    /* of the request that is being read, with the query, as it was sent */
@@ -59,13 +61,13 @@ struct http_exchange {
     struct MHD_Connection *connection; /* NULL: off the wire */
     struct http_connection *socket;
     int fd;
-    bool watched, suspended, complete; /* complete: the body is there */
-    bool owned;                        /* somebody owes an answer */
-    bool no_room;                      /* for the body, over all connections */
-    size_t forgotten_bytes;            /* of the body, that were not kept */
-    bool refused;                      /* by us, before the handler: nothing to own */
-    bool pulled;                       /* as a stream: libmicrohttpd takes the pieces from us */
-    bool queued;                       /* libmicrohttpd has the response */
+    bool suspended, complete; /* complete: the body is there */
+    bool owned;               /* somebody owes an answer */
+    bool no_room;             /* for the body, over all connections */
+    size_t forgotten_bytes;   /* of the body, that were not kept */
+    bool refused;             /* by us, before the handler: nothing to own */
+    bool pulled;              /* sent as a stream, without a length */
+    bool queued;              /* libmicrohttpd has the response */
     bool told_gone, told_closed;
     const char *route;
     struct http_owner owner;
