@@ -115,24 +115,72 @@ static void *cut(void *arg)
     return NULL;
 }
 
+static void *flood(void *arg)
+{
+    struct visit *v = arg;
+    char *piece = calloc(1, v->web->piece_bytes);
+    enum ferry_status st = FERRY_OK;
+
+    http_stream_begin(v->x, 200, "text/event-stream");
+    for (size_t i = 0; i < v->web->n_pieces && st != FERRY_ERR_CANCELLED; i++) {
+        st = http_stream_write(v->x, piece, v->web->piece_bytes);
+        atomic_fetch_add(st == FERRY_AGAIN ? &v->web->n_again : &v->web->n_cancelled,
+                         st != FERRY_OK);
+    }
+    free(piece);
+    http_stream_end(v->x, true);
+    return NULL;
+}
+
+/* Answers that are given at once; false: the path is another one. */
+static bool answer_here(const struct web *web, struct http_exchange *x)
+{
+    const char *path = http_path(x);
+    size_t size;
+    const char *body = http_body(x, &size);
+    char odd[700], index[16];
+
+    if (strcmp(path, "/echo") == 0) {
+        http_reply(x, 200, "text/plain", body, size);
+    } else if (strcmp(path, "/big") == 0) {
+        char *all = calloc(web->n_pieces, web->piece_bytes);
+        http_reply(x, 200, "application/octet-stream", all, web->n_pieces * web->piece_bytes);
+        free(all);
+    } else if (strcmp(path, "/noted") == 0) {
+        http_log_number(x, "tokens", 7);
+        http_log_word(x, "finish", "stop");
+        http_add_header(x, "X-Odd", "a\r\nX-Injected: b\n\x7f");
+        (void)snprintf(index, sizeof index, "%d", http_key_index(x));
+        http_reply(x, 200, "text/plain", index, strlen(index));
+    } else if (strcmp(path, "/odd") == 0) {
+        for (size_t i = 0; i < sizeof odd; i++)
+            odd[i] = (char)(1 + i % 255);
+        odd[sizeof odd - 1] = 0;
+        http_error(x, 400, "odd", odd, odd);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static void handle(void *arg, struct http_exchange *x)
 {
     static const struct http_owner OWNER = {on_gone, on_drained, on_closed};
     static const struct {
         const char *path;
         void *(*run)(void *);
-    } THREADS[] = {{"/later", later}, {"/stream", stream}, {"/quiet", quiet}, {"/fail", cut}};
+    } THREADS[] = {{"/later", later},
+                   {"/stream", stream},
+                   {"/quiet", quiet},
+                   {"/fail", cut},
+                   {"/flood", flood}};
     struct web *web = arg;
     void *(*run)(void *) = NULL;
-    size_t size;
-    const char *body = http_body(x, &size);
 
     atomic_fetch_add(&web->n_handled, 1);
-    http_set_route(x, "test");
-    if (strcmp(http_path(x), "/echo") == 0) {
-        http_reply(x, 200, "text/plain", body, size);
+    http_set_route(x, strcmp(http_path(x), "/health") == 0 ? "health" : "test");
+    if (answer_here(web, x))
         return;
-    }
     for (size_t i = 0; i < sizeof THREADS / sizeof THREADS[0]; i++) {
         if (strcmp(http_path(x), THREADS[i].path) == 0)
             run = THREADS[i].run;

@@ -15,7 +15,11 @@
  *   /hang    nothing, until the client is gone
  *   /stream  `n_pieces` pieces of `piece_bytes`, from another thread; pauses at AGAIN until drained
  *   /quiet   begins a stream and says nothing for quiet_ms
- *   /fail    begins a stream and cuts it */
+ *   /fail    begins a stream and cuts it
+ *   /flood   a stream that ignores AGAIN; counts it, and FERRY_ERR_CANCELLED
+ *   /big     `n_pieces` times `piece_bytes` as one answer, at once
+ *   /noted   members for the log, headers with line ends; the key's index as body
+ *   /odd     an error whose message and parameter have every byte there is */
 struct web {
     struct http_server *server;
     unsigned port;
