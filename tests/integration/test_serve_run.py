@@ -118,6 +118,21 @@ class ServeRun(cli.Case):
         self.assertIn(f"'\n{PROMPT}{text}\n[{n} tokens in ", run.text())
         self.assertNotIn(READY, run.text())
 
+    def test_readme_shows_what_is_printed(self):
+        """Each line of README's transcript, whatever its numbers are, in its order."""
+        run = self.started()
+        printed = run.until(READY)
+        with open(os.path.join(cli.ROOT, "README.md"), encoding="utf-8") as f:
+            block = re.search(r"```text\n(.*?)```", f.read(), re.S)[1]
+        lines = [line for line in block.splitlines() if line not in ("", "...")]
+        self.assertGreater(len(lines), 8)
+        at = 0
+        for line in lines:
+            pattern = re.sub(r"\d[\d.]*\d|\d", r"[\\d.]+", re.escape(line).replace(r"\.", "."))
+            found = re.search(pattern, printed[at:])
+            self.assertTrue(found, f"README shows '{line}', ./run prints: {printed}")
+            at += found.end()
+
     def test_a_busy_port_is_told_and_the_next_one_taken(self):
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,13 +159,13 @@ class ServeRun(cli.Case):
         client = client_of(run)
         self.assertIn(f"{client.url}/metrics", text)
         self.assertGreater(client.metrics().total("ferry_generation_tokens_total"), 96)
-        stream = client.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 1500, "ignore_eos": True})
+        stream = client.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 700, "ignore_eos": True})
         events = stream.events()
         next(events)
         run.signal(signal.SIGINT)
         n = 1 + sum(1 for _ in events)
         self.assertTrue(stream.done)
-        self.assertGreater(n, 500)
+        self.assertGreater(n, 200)
         stream.close()
         self.assertEqual(run.end(), 0, run.text())
         self.assertFalse(listens(run.address))
@@ -164,7 +179,8 @@ class ServeRun(cli.Case):
             events = stream.events()
             next(events)
             run.signal(signal.SIGINT)
-            self.assertIn(client.get("/ready").status, (200, 503))  # it is still there
+            while client.get("/ready").status == 200:  # two at once would be one
+                time.sleep(0.01)
             run.signal(signal.SIGINT)
             rest = list(events)
             self.assertFalse(stream.done)
