@@ -96,9 +96,11 @@ static enum ferry_status check_memory(const struct loaded *loaded,
         return FERRY_OK;
     return FERRY_FAIL(err, FERRY_ERR_NOMEM,
                       "this needs %s and %s are available; try --no-repack, a smaller --context or "
-                      "--prefill-chunk "
+                      "--prefill-chunk%s "
                       "('ferry inspect' has the table)",
-                      bytes_text(need, a), bytes_text(available, b));
+                      bytes_text(need, a), bytes_text(available, b),
+                      engine != NULL && engine->n_sequences > 1 ? ", --parallel or --kv-tokens"
+                                                                : "");
 }
 
 enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options *options,
@@ -127,6 +129,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
         st = model_open(&loaded->model, loaded->checkpoint, loaded->device, &model, err);
     if (st == FERRY_OK)
         engine.n_pages = pick_pages(loaded, request, engine.context);
+    if (st == FERRY_OK && engine.n_pages > 0) /* a sequence can be no longer than all pages */
+        engine.context = min_size(engine.context, engine.n_pages * KERNEL_KV_CHUNK);
     if (st == FERRY_OK && request->weights)
         st = check_memory(loaded, request->n_sequences > 0 ? &engine : NULL, err);
     if (st == FERRY_OK && request->weights)

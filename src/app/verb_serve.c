@@ -390,6 +390,11 @@ int verb_serve(int argc, char **argv)
 
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
+    if (o.shared.json) {
+        LOG_ERROR(
+            "serve prints no JSON; its numbers are at /metrics, --access-log writes JSON lines");
+        return EXIT_USAGE;
+    }
     enum ferry_status st = serve(&o, &err);
     return st == FERRY_OK ? EXIT_GOOD : fail(st, &err);
 }

@@ -24,6 +24,8 @@ class Serve(cli.Case):
             self.assertEqual(done.code, 2, flags)
             self.assertIn(flags[1] or "empty", done.err)
 
+        self.refused(2, "--access-log", "serve", demo, "--json")
+
     def test_files(self):
         demo, missing = self.demo(), os.path.join(cli.SCRATCH, "missing")
         for flag in ("--api-key-file", "--chat-template", "--access-log"):
@@ -56,6 +58,8 @@ class Serve(cli.Case):
         pages = [line for line in server.get("/metrics").body.decode().split("\n")
                  if line.startswith("ferry_kv_pages ")]
         self.assertEqual(pages, ["ferry_kv_pages 16"])
+        server = self.served("--kv-tokens", "256")  # one sequence can hold no more than all
+        self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], 256)
 
     def test_both_signals_end_it(self):
         for sig in (signal.SIGTERM, signal.SIGINT):
