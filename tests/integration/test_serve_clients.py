@@ -80,15 +80,14 @@ class Aiperf(serve.Case):
             self.skipTest("no aiperf: tools/clients/setup.sh --load installs it")
         out = cli.scratch("aiperf")
         before = self.server.metrics()
-        env = cli.environment(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
         done = subprocess.run(
             [AIPERF, "profile", "-m", "demo", "--url", self.server.url, "--endpoint-type", "chat",
-             "--streaming", "--tokenizer", cli.DEMO, "--concurrency", "8", "--request-count", "60",
+             "--streaming", "--tokenizer", os.path.realpath(cli.DEMO), "--concurrency", "8", "--request-count", "60",
              "--isl", "100", "--isl-stddev", "30", "--osl", "64", "--extra-inputs", "ignore_eos:true",
              "--request-cancellation-rate", "30", "--request-cancellation-delay", "0.3",
              "--random-seed", "1", "--ui-type", "none", "--no-gpu-telemetry", "--workers-max", "1",
              "--output-artifact-dir", out], capture_output=True, text=True, timeout=420, check=False,
-            env=env)
+            env=cli.environment())
         self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-3000:])
         self.server.wait_idle()
         after = self.server.metrics()

@@ -441,7 +441,8 @@ def load(args, server):
     context = min(args.context, server.post("/tokenize", {"prompt": "a"}).json()["max_model_len"])
     start = time.monotonic()
     fill(server, ids, context)
-    # A quarter more as warm-up (numbers below 0), until allocators have seen the largest of all: in nobody's figures but checked all the same.
+    # A quarter more as warm-up (numbers below 0), until allocators have seen the largest of all: in
+    # nobody's figures, but checked all the same.
     extra = max(20, args.requests // 4)
     run_clients(server, (Plan(args.seed, -i, ids, context) for i in range(1, extra + 1)),
                 args.clients, tally)
