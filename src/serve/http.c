@@ -247,7 +247,7 @@ static void connection_add(struct http_server *s, struct MHD_Connection *connect
     struct http_connection *c = mem_zero(sizeof *c);
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = c};
 
-    if (c == NULL) /* every request on it is refused */
+    if (c == NULL) /* it is closed at its first request */
         return;
     c->server = s;
     c->fd = info != NULL ? info->connect_fd : -1;

@@ -227,7 +227,7 @@ static const char *syntax_error(const struct http_exchange *x, const struct head
 {
     if (!is_token(x->method))
         return "the method is none";
-    if (x->socket == NULL || x->socket->odd_uri)
+    if (x->socket->odd_uri)
         return "the address has a space, a control character or %00 in it";
     return framing_error(h, version);
 }
@@ -301,6 +301,8 @@ static enum MHD_Result begin(struct http_server *s, struct MHD_Connection *conne
     struct http_exchange *x;
     char cut[LIMIT_HTTP_URI + 1]; /* longer ones are refused: only this much is remembered */
 
+    if (http_connection_of(connection) == NULL) /* there was no memory for it: it is closed */
+        return MHD_NO;
     (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &h);
     (void)snprintf(cut, sizeof cut, "%s", url);
     if (strlen(method) > LIMIT_HTTP_METHOD)

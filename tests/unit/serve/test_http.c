@@ -209,27 +209,27 @@ static size_t n_descriptors(void)
 static void many_clients(void **state)
 {
     struct web web = {0};
-    pthread_t threads[32];
+    pthread_t threads[64];
 
     (void)state;
     web_start(&web, web_options());
     assert_int_equal(web_ask(&web, GET("/echo") LAST, text, sizeof text), 200);
     size_t before = n_descriptors();
-    for (size_t i = 0; i < 32; i++)
+    for (size_t i = 0; i < 64; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, one_client, &web), 0);
-    for (size_t i = 0; i < 32; i++) {
+    for (size_t i = 0; i < 64; i++) {
         void *good = NULL;
         assert_int_equal(pthread_join(threads[i], &good), 0);
         assert_int_equal((uintptr_t)good, 20);
     }
-    for (int i = 0; i < 500; i++) { /* connections that say nothing, or garbage */
+    for (int i = 0; i < 1000; i++) { /* connections that say nothing, or garbage */
         int fd = web_connect(&web);
         if (i % 2 == 0)
             web_send(fd, "\x16\x03\x01\x00\xff\x00\r\n\r\n", 10);
         (void)close(fd);
     }
     assert_int_equal(web_ask(&web, GET("/echo") LAST, text, sizeof text), 200);
-    web_wait(&web.n_closed, 640);
+    web_wait(&web.n_closed, 1280);
     for (int i = 0; i < 200 && n_descriptors() > before; i++) {
         struct timespec t = {0, 10000000};
         (void)nanosleep(&t, NULL);
@@ -256,6 +256,21 @@ static void stopping_while_busy(void **state)
         (void)close(fds[i]);
     web_wait(&web.n_closed, 3);
     web_stop(&web);
+    /* Clients that wait for an answer are told by the end of their connection. */
+    web = (struct web){0};
+    web_start(&web, web_options());
+    for (int i = 0; i < 6; i++) {
+        fds[i] = web_connect(&web);
+        web_say(fds[i], i < 4 ? GET("/hang") "\r\n" : GET("/hang"));
+    }
+    web_wait(&web.n_handled, 4);
+    web_stop(&web);
+    assert_int_equal(web.n_gone, 4);
+    assert_int_equal(web.n_closed, 4);
+    for (int i = 0; i < 6; i++) {
+        assert_false(web_hear(fds[i], text, sizeof text, "HTTP/1.1"));
+        (void)close(fds[i]);
+    }
 }
 
 static void addresses(void **state)
