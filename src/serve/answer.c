@@ -40,11 +40,12 @@ struct answer {
     struct openai_request q;
     struct openai_head head;
     char id[96];
-    struct part *parts; /* [n_parts] */
-    size_t n_parts, n_choices;
+    size_t n_choices;
 
     /* Guards the rest. */
     pthread_mutex_t mutex;
+    struct part *parts; /* [n_parts] set once; all but `request` is the worker's, then constant */
+    size_t n_parts;
     bool gone;     /* the client; nobody reads what is made */
     bool shutting; /* the server breaks off */
     bool failed;   /* `error` is the answer */
@@ -124,20 +125,6 @@ static void hold_parts(struct answer *a, bool hold)
     }
 }
 
-/* Under the lock: what was written goes out. */
-static void flush(struct answer *a)
-{
-    enum ferry_status st = a->writer.failed
-                               ? FERRY_ERR_CANCELLED
-                               : http_stream_write(a->x, a->writer.data, a->writer.size);
-
-    json_writer_reset(&a->writer);
-    if (st == FERRY_AGAIN)
-        hold_parts(a, true);
-    else if (st != FERRY_OK)
-        cancel_parts(a);
-}
-
 /* Under the lock: the first failure is the answer; the other parts stop. */
 static void break_off(struct answer *a, const struct ferry_error *cause)
 {
@@ -149,6 +136,25 @@ static void break_off(struct answer *a, const struct ferry_error *cause)
     else
         (void)openai_error_from(&a->error, cause);
     cancel_parts(a);
+}
+
+/* Under the lock: what was written goes out. */
+static void flush(struct answer *a)
+{
+    struct ferry_error err = {0};
+    bool lost = a->writer.failed;
+    enum ferry_status st =
+        lost ? FERRY_OK : http_stream_write(a->x, a->writer.data, a->writer.size);
+
+    json_writer_reset(&a->writer);
+    if (lost) { /* a piece is missing: what follows would be another answer */
+        (void)FERRY_FAIL(&err, FERRY_ERR_NOMEM, "no memory for the answer");
+        break_off(a, &err);
+    } else if (st == FERRY_AGAIN) {
+        hold_parts(a, true);
+    } else if (st != FERRY_OK) {
+        cancel_parts(a);
+    }
 }
 
 static void take_piece(struct answer *a, struct part *part, const struct request_event *event)
@@ -213,7 +219,6 @@ static void note_usage(struct answer *a, uint64_t submit_ns)
 static void end_stream(struct answer *a)
 {
     struct http_exchange *x = a->x;
-    bool complete = !a->failed;
 
     lock(a);
     if (a->failed) {
@@ -224,6 +229,7 @@ static void end_stream(struct answer *a)
         openai_write_done(&a->writer);
     }
     flush(a);
+    bool complete = !a->failed;
     unlock(a);
     http_stream_end(x, complete);
 }
@@ -391,22 +397,38 @@ static enum ferry_status encode(struct answer *a, struct part *part, size_t i,
     return FERRY_OK;
 }
 
+/* Nobody waits any more: a worker has better to do. */
+static bool is_gone(struct answer *a)
+{
+    lock(a);
+    bool gone = a->gone;
+    unlock(a);
+    return gone;
+}
+
+static enum ferry_status left(struct ferry_error *err)
+{
+    return FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the client left");
+}
+
 /* Everything that the answer needs before its requests are made. */
 static enum ferry_status prepare(struct answer *a, struct ferry_error *err)
 {
     struct server *s = a->server;
     enum ferry_status st = FERRY_OK;
 
-    a->n_parts = a->q.variables != NULL ? 1 : a->q.n_prompts;
-    a->parts = mem_array(a->n_parts, sizeof *a->parts);
-    if (a->parts == NULL) {
-        a->n_parts = 0;
+    size_t n_parts = a->q.variables != NULL ? 1 : a->q.n_prompts;
+    struct part *parts = mem_array(n_parts, sizeof *parts);
+    if (parts == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "no memory for the answer");
-    }
-    for (size_t i = 0; i < a->n_parts && st == FERRY_OK; i++) {
-        a->parts[i].answer = a;
-        a->parts[i].first = i * a->q.n_choices;
-        st = encode(a, &a->parts[i], i, err);
+    lock(a); /* the client may leave at any time, and then they are looked through */
+    a->parts = parts;
+    a->n_parts = n_parts;
+    unlock(a);
+    for (size_t i = 0; i < n_parts && st == FERRY_OK; i++) {
+        parts[i].answer = a;
+        parts[i].first = i * a->q.n_choices;
+        st = is_gone(a) ? left(err) : encode(a, &parts[i], i, err);
     }
     if (st != FERRY_OK || a->kind == OPENAI_TOKENIZE || a->kind == OPENAI_DETOKENIZE)
         return st;
@@ -488,7 +510,7 @@ static enum ferry_status submit(struct answer *a, struct ferry_error *err)
     if (st == FERRY_OK && a->shutting)
         st = FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the server is shutting down");
     if (st == FERRY_OK && a->gone)
-        st = FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the client left");
+        st = left(err);
     size_t n = 0;
     for (; n < a->n_parts && st == FERRY_OK; n++) {
         st = scheduler_submit(a->server->scheduler, a->parts[n].request, err);
@@ -508,15 +530,15 @@ static void complete(struct answer *a)
 {
     struct ferry_error err = {0};
     struct openai_error error;
-    enum ferry_status st;
 
     lock(a);
-    st = submit(a, &err);
+    enum ferry_status st = submit(a, &err);
+    if (st != FERRY_OK && st != FERRY_ERR_CANCELLED)
+        server_metrics_rejected(a->server->http_metrics,
+                                st == FERRY_AGAIN ? REJECTED_QUEUE : REJECTED_INVALID);
     if (a->n_live > 0) {
         if (st != FERRY_OK) { /* some parts wait, others found the queue full */
             break_off(a, &err);
-            if (st == FERRY_AGAIN)
-                a->error.http = 429;
             a->q.stream = false; /* nothing was begun: it can still be a plain error */
         } else if (a->q.stream) {
             http_stream_begin(a->x, 200, EVENTS);
@@ -530,12 +552,6 @@ static void complete(struct answer *a)
     }
     unlock(a);
     (void)openai_error_from(&error, &err);
-    if (st == FERRY_AGAIN && !a->shutting) {
-        server_metrics_rejected(a->server->http_metrics, REJECTED_QUEUE);
-        error.http = 429;
-    } else if (st != FERRY_ERR_CANCELLED) {
-        server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
-    }
     reply_error(a, &error);
 }
 
@@ -570,24 +586,34 @@ static void reply_text(struct answer *a)
     mem_free(text);
 }
 
+static enum ferry_status read_request(struct answer *a, struct openai_error *error)
+{
+    struct ferry_error err = {0};
+
+    if (is_gone(a))
+        return openai_error_set(error, FERRY_ERR_CANCELLED, "the client left");
+    enum ferry_status st = parse(a, error);
+    if (st != FERRY_OK)
+        return st;
+    if (a->q.ignored != NULL)
+        http_add_header(a->x, "X-Ignored-Params", a->q.ignored);
+    st = prepare(a, &err);
+    if (st != FERRY_OK)
+        (void)openai_error_from(error, &err);
+    if (st == FERRY_ERR_ARG && a->q.variables != NULL) /* the template's own words */
+        openai_error_param(error, "messages");
+    return st;
+}
+
 static void run_request(struct job *job)
 {
     struct answer *a = (struct answer *)job; /* its first member */
     struct openai_error error = {0};
-    struct ferry_error err = {0};
-    enum ferry_status st = parse(a, &error);
+    enum ferry_status st = read_request(a, &error);
 
-    if (st == FERRY_OK) {
-        if (a->q.ignored != NULL)
-            http_add_header(a->x, "X-Ignored-Params", a->q.ignored);
-        st = prepare(a, &err);
-        if (st != FERRY_OK)
-            (void)openai_error_from(&error, &err);
-        if (st == FERRY_ERR_ARG && a->q.variables != NULL) /* the template's own words */
-            openai_error_param(&error, "messages");
-    }
     if (st != FERRY_OK) {
-        server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
+        if (st != FERRY_ERR_CANCELLED)
+            server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
         reply_error(a, &error);
     } else if (a->kind == OPENAI_TOKENIZE) {
         reply_tokens(a);
@@ -606,6 +632,7 @@ void answer_start(struct server *server, struct http_exchange *x, enum openai_ki
     struct answer *a = mem_zero(sizeof *a);
 
     if (a == NULL) {
+        atomic_fetch_sub(&server->n_answers, 1);
         http_error(x, 503, "out_of_memory", NULL, "no memory for the request");
         return;
     }
@@ -615,7 +642,6 @@ void answer_start(struct server *server, struct http_exchange *x, enum openai_ki
     a->job.run = run_request;
     (void)pthread_mutex_init(&a->mutex, NULL);
     http_own(x, &OWNER, a);
-    atomic_fetch_add(&server->n_answers, 1);
     (void)pthread_mutex_lock(&server->mutex);
     a->next = server->answers;
     if (a->next != NULL)

@@ -7,7 +7,7 @@
 #include "serve/openai_request.h"
 #include "serve/server_impl.h"
 
-/* Takes the exchange and answers it in time. I/O thread. */
+/* Takes the exchange and answers it in time; the caller has counted it in n_answers. I/O thread. */
 void answer_start(struct server *server, struct http_exchange *x, enum openai_kind kind);
 
 /* The models list, and one of it. I/O thread. */

@@ -53,10 +53,13 @@ static void metrics(struct server *s, struct http_exchange *x)
 
 static void work(struct server *s, struct http_exchange *x, enum openai_kind kind)
 {
+    /* Counted before the look: server_run, which stops first and counts then, cannot miss both. */
+    atomic_fetch_add(&s->n_answers, 1);
     if (is_ready(s)) {
         answer_start(s, x, kind);
         return;
     }
+    atomic_fetch_sub(&s->n_answers, 1);
     char seconds[16];
     (void)snprintf(seconds, sizeof seconds, "%d", RETRY_DRAINING_S);
     http_add_header(x, "Retry-After", seconds);
@@ -108,29 +111,36 @@ static bool method_fits(const struct route *route, const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
+static void wrong_method(struct http_exchange *x, bool post)
+{
+    http_add_header(x, "Allow", post ? "POST" : "GET, HEAD");
+    http_error(x, 405, "method_not_allowed", NULL,
+               post ? "this path takes POST" : "this path takes GET");
+}
+
 void server_route(void *arg, struct http_exchange *x)
 {
     struct server *s = arg;
     const char *path = http_path(x);
+    static const struct route MODEL = {"/v1/models/", "models", false, NULL};
 
     for (size_t i = 0; i < sizeof ROUTES / sizeof ROUTES[0]; i++) {
         const struct route *route = &ROUTES[i];
         if (strcmp(path, route->path) != 0)
             continue;
         http_set_route(x, route->name);
-        if (method_fits(route, http_method(x))) {
+        if (method_fits(route, http_method(x)))
             route->run(s, x);
-            return;
-        }
-        http_add_header(x, "Allow", route->post ? "POST" : "GET, HEAD");
-        http_error(x, 405, "method_not_allowed", NULL,
-                   route->post ? "this path takes POST" : "this path takes GET");
+        else
+            wrong_method(x, route->post);
         return;
     }
-    /* /v1/models/NAME: names may hold slashes. */
-    if (strncmp(path, "/v1/models/", 11) == 0 && strcmp(http_method(x), "GET") == 0) {
-        http_set_route(x, "models");
-        answer_model(s, x, path + 11);
+    if (strncmp(path, MODEL.path, strlen(MODEL.path)) == 0) { /* names may hold slashes */
+        http_set_route(x, MODEL.name);
+        if (method_fits(&MODEL, http_method(x)))
+            answer_model(s, x, path + strlen(MODEL.path));
+        else
+            wrong_method(x, MODEL.post);
         return;
     }
     http_error(

