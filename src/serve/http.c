@@ -487,10 +487,11 @@ static void mhd_panic(void *cls, const char *file, unsigned line, const char *re
     (void)cls;
     LOG_ERROR("http: libmicrohttpd gave up at %s:%u: %s", file, line,
               reason != NULL ? reason : "no reason");
-    FERRY_ASSERT(!"libmicrohttpd's own state is broken: nothing can be answered any more");
+    const bool library_state_is_whole = false; /* nothing can be answered any more */
+    FERRY_ASSERT(library_state_is_whole);
 }
 
-static void mhd_log(void *cls, const char *format, va_list args)
+FERRY_PRINTF(2, 0) static void mhd_log(void *cls, const char *format, va_list args)
 {
     char line[256];
 
