@@ -88,6 +88,24 @@ static void pieces_go_out_at_once(void **state)
     web_stop(&web);
 }
 
+/* Nothing is said for longer than a connection may be idle (a long prompt in a long queue): it is
+ * the server that is silent, not its client. */
+static void silence_is_not_idleness(void **state)
+{
+    struct http_options options = web_options();
+    struct web web = {.quiet_ms = 3000};
+
+    (void)state;
+    options.idle_seconds = options.read_seconds = 1;
+    options.keepalive_ms = 60000;
+    web_start(&web, options);
+    assert_int_equal(web_ask(&web, GET("/quiet") LAST, text, sizeof text), 200);
+    assert_non_null(strstr(text, "data: end"));
+    assert_int_equal(web.n_gone, 0);
+    web_wait(&web.n_closed, 1);
+    web_stop(&web);
+}
+
 static size_t read_all(int fd)
 {
     size_t n = 0;
@@ -163,11 +181,9 @@ static void the_buffer_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_are_json),
-        cmocka_unit_test(headers_stay_one_line),
-        cmocka_unit_test(pieces_go_out_at_once),
-        cmocka_unit_test(long_answers),
-        cmocka_unit_test(nobody_reads_a_long_answer),
+        cmocka_unit_test(errors_are_json),       cmocka_unit_test(headers_stay_one_line),
+        cmocka_unit_test(pieces_go_out_at_once), cmocka_unit_test(silence_is_not_idleness),
+        cmocka_unit_test(long_answers),          cmocka_unit_test(nobody_reads_a_long_answer),
         cmocka_unit_test(the_buffer_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
