@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define GET(path)  "GET " path " HTTP/1.1\r\nHost: localhost\r\n"
@@ -147,6 +148,31 @@ static void clients_leave(void **state)
     assert_int_equal(web_ask(&web, GET("/echo") LAST, text, sizeof text), 200);
     web_stop(&web);
     assert_int_equal(web.n_gone, 4);
+}
+
+/* At once, and not at the next tick of 50 ms: every step of the engine for nobody is one too many.
+ * The fastest of ten, since the machine may be busy. */
+static void clients_are_missed_at_once(void **state)
+{
+    struct web web = {0};
+    double fastest = 1;
+
+    (void)state;
+    web_start(&web, web_options());
+    for (int i = 1; i <= 10; i++) {
+        struct timespec from, to;
+        int fd = web_connect(&web);
+        web_say(fd, GET("/hang") LAST);
+        web_wait(&web.n_handled, i);
+        (void)clock_gettime(CLOCK_MONOTONIC, &from);
+        (void)close(fd);
+        web_wait(&web.n_gone, i);
+        (void)clock_gettime(CLOCK_MONOTONIC, &to);
+        double s = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
+        fastest = s < fastest ? s : fastest;
+    }
+    assert_true(fastest < 0.04);
+    web_stop(&web);
 }
 
 static void slow_readers(void **state)
@@ -300,10 +326,15 @@ static void addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers),       cmocka_unit_test(connections_are_kept),
-        cmocka_unit_test(streams),       cmocka_unit_test(headers_and_comments_come_in_time),
-        cmocka_unit_test(clients_leave), cmocka_unit_test(slow_readers),
-        cmocka_unit_test(many_clients),  cmocka_unit_test(stopping_while_busy),
+        cmocka_unit_test(answers),
+        cmocka_unit_test(connections_are_kept),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(headers_and_comments_come_in_time),
+        cmocka_unit_test(clients_leave),
+        cmocka_unit_test(clients_are_missed_at_once),
+        cmocka_unit_test(slow_readers),
+        cmocka_unit_test(many_clients),
+        cmocka_unit_test(stopping_while_busy),
         cmocka_unit_test(addresses),
     };
     (void)signal(SIGPIPE, SIG_IGN); /* as the command does */

@@ -207,6 +207,12 @@ static void limits_of_bodies(void **state)
     const char *chunks = POST "Transfer-Encoding: chunked\r\n" LAST "4e20\r\n"; /* 20,000 */
     assert_int_equal(ask_with(&web, chunks, 'b', 20000, "\r\n0\r\n\r\n"), 200);
     assert_int_equal(ask_with(&web, chunks, 'b', 20000, "\r\n1\r\nx\r\n0\r\n\r\n"), 413);
+    /* One without an end is not read for ever. */
+    time_t begun = time(NULL);
+    assert_int_equal(
+        ask_with(&web, POST "Transfer-Encoding: chunked\r\n" LAST "fffffff\r\n", 'b', 300000, ""),
+        0);
+    assert_true(time(NULL) - begun < 4); /* web_ask waits for 5 s */
     /* Bodies of several that wait for an answer are too many together. */
     int fds[6], refused = 0;
     for (int i = 0; i < 6; i++) {
