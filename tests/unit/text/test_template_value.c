@@ -34,7 +34,7 @@ static void builders_keep_the_writer_of_each_byte(void **state)
 static void dicts_keep_their_order(void **state)
 {
     struct test_run t;
-    char name[8];
+    char name[24];
     bool ok;
 
     (void)state;
