@@ -440,7 +440,8 @@ def load(args, server):
     ids = server.post("/tokenize", {"prompt": text}).json()["tokens"]
     context = min(args.context, server.post("/tokenize", {"prompt": "a"}).json()["max_model_len"])
     start = time.monotonic()
-    fill(server, ids, context)
+    if not args.sanitized:  # only memory needs it, and it is slow there
+        fill(server, ids, context)
     # A quarter more as warm-up (numbers below 0), until allocators have seen the largest of all: in
     # nobody's figures, but checked all the same.
     extra = max(20, args.requests // 4)
