@@ -63,6 +63,25 @@ void *mem_resize(void *p, size_t old_bytes, size_t new_bytes)
     return q;
 }
 
+bool mem_reserve(char **data, size_t size, size_t *capacity, size_t n, size_t first)
+{
+    size_t wanted, doubled;
+
+    if (!add_size(size, n, &wanted))
+        return false;
+    if (wanted <= *capacity)
+        return true;
+    if (!mul_size(*capacity, 2, &doubled))
+        return false;
+    size_t grown_bytes = max_size(max_size(wanted, doubled), first);
+    char *grown = mem_resize(*data, size, grown_bytes);
+    if (grown == NULL)
+        return false;
+    *data = grown;
+    *capacity = grown_bytes;
+    return true;
+}
+
 void mem_free(void *p)
 {
     free(p);

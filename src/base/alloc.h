@@ -5,6 +5,7 @@
 #ifndef BASE_ALLOC_H
 #define BASE_ALLOC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,10 @@ void *mem_array(size_t n, size_t size);
 /* Grows or shrinks a block of mem_alloc: the first min(old, new) bytes stay. On NULL the old block
  * stays valid. */
 void *mem_resize(void *p, size_t old_bytes, size_t new_bytes);
+
+/* Room for n more bytes behind the size bytes of a growing buffer (*data NULL: none yet): at least
+ * doubled, at least `first`. False when out of memory or on overflow; the buffer is as it was. */
+bool mem_reserve(char **data, size_t size, size_t *capacity, size_t n, size_t first);
 
 void mem_free(void *p);
 

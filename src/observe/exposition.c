@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/size.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,23 +22,8 @@ enum {
 
 static bool reserve(struct exposition *e, size_t n)
 {
-    size_t wanted, doubled;
-
-    if (e->failed)
-        return false;
-    e->failed = true;
-    if (!add_size(e->size, n, &wanted) || !mul_size(e->capacity, 2, &doubled))
-        return false;
-    if (wanted > e->capacity) {
-        size_t capacity = max_size(max_size(wanted, doubled), FIRST_CAPACITY);
-        char *text = mem_resize(e->text, e->size, capacity);
-        if (text == NULL)
-            return false;
-        e->text = text;
-        e->capacity = capacity;
-    }
-    e->failed = false;
-    return true;
+    e->failed = e->failed || !mem_reserve(&e->text, e->size, &e->capacity, n, FIRST_CAPACITY);
+    return !e->failed;
 }
 
 static void put(struct exposition *e, const char *text, size_t size)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum {
+    FIRST_OUT_BYTES = 512,
     DEFAULT_STREAM_BYTES = 64 << 10,
     HARD_CAPS = 64,
     OUT_KEPT_BYTES = 16 << 10,
@@ -35,14 +36,8 @@ static bool append(struct http_exchange *x, const void *data, size_t size)
         memmove(x->out, x->out + x->out_start, x->out_size);
         x->out_start = 0;
     }
-    if (size > x->out_capacity - x->out_size) {
-        size_t capacity = 2 * x->out_capacity + size + 512;
-        char *grown = mem_resize(x->out, x->out_size, capacity);
-        if (grown == NULL)
-            return false;
-        x->out = grown;
-        x->out_capacity = capacity;
-    }
+    if (!mem_reserve(&x->out, x->out_size, &x->out_capacity, size, FIRST_OUT_BYTES))
+        return false;
     if (size > 0)
         memcpy(x->out + x->out_size, data, size);
     if (x->out_start == x->out_size) /* the reader was not in debt until now */

@@ -2,7 +2,6 @@
 #include "serve/json_writer.h"
 
 #include "base/alloc.h"
-#include "base/size.h"
 #include "text/unicode.h"
 
 #include <inttypes.h>
@@ -28,24 +27,8 @@ void json_writer_reset(struct json_writer *w)
 
 static bool reserve(struct json_writer *w, size_t n)
 {
-    size_t wanted;
-    size_t doubled;
-
-    if (w->failed)
-        return false;
-    if (add_size(w->size, n, &wanted) && wanted <= w->capacity)
-        return true;
-    w->failed = true;
-    if (!add_size(w->size, n, &wanted) || !mul_size(w->capacity, 2, &doubled))
-        return false;
-    size_t capacity = max_size(max_size(wanted, doubled), FIRST_CAPACITY);
-    char *data = mem_resize(w->data, w->size, capacity);
-    if (data == NULL)
-        return false;
-    w->data = data;
-    w->capacity = capacity;
-    w->failed = false;
-    return true;
+    w->failed = w->failed || !mem_reserve(&w->data, w->size, &w->capacity, n, FIRST_CAPACITY);
+    return !w->failed;
 }
 
 void json_put_raw(struct json_writer *w, const void *data, size_t size)

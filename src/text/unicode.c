@@ -11,22 +11,7 @@ enum { FIRST_CAPACITY = 256, REPLACEMENT = 0xFFFD };
 
 bool bytes_reserve(struct bytes *bytes, size_t n)
 {
-    size_t wanted;
-    size_t doubled;
-
-    if (!add_size(bytes->size, n, &wanted))
-        return false;
-    if (wanted <= bytes->capacity)
-        return true;
-    if (!mul_size(bytes->capacity, 2, &doubled))
-        return false;
-    size_t capacity = max_size(max_size(wanted, doubled), FIRST_CAPACITY);
-    char *data = mem_resize(bytes->data, bytes->size, capacity);
-    if (data == NULL)
-        return false;
-    bytes->data = data;
-    bytes->capacity = capacity;
-    return true;
+    return mem_reserve(&bytes->data, bytes->size, &bytes->capacity, n, FIRST_CAPACITY);
 }
 
 bool bytes_append(struct bytes *bytes, const void *data, size_t n)

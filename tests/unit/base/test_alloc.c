@@ -153,6 +153,33 @@ static void calls_are_counted(void **state)
     assert_int_equal(mem_count_calls() - before, 6);
 }
 
+static void reserve_doubles_and_keeps(void **state)
+{
+    char *data = NULL;
+    size_t capacity = 0;
+
+    (void)state;
+    assert_true(mem_reserve(&data, 0, &capacity, 3, 16));
+    assert_int_equal(capacity, 16); /* the first room */
+    memcpy(data, "abc", 3);
+    uint64_t calls = mem_count_calls();
+    assert_true(mem_reserve(&data, 3, &capacity, 13, 16));
+    assert_int_equal(mem_count_calls(), calls); /* it fits */
+    assert_true(mem_reserve(&data, 3, &capacity, 14, 16));
+    assert_int_equal(capacity, 32);
+    assert_true(mem_reserve(&data, 3, &capacity, 100, 16));
+    assert_int_equal(capacity, 103);
+    assert_memory_equal(data, "abc", 3);
+    char *before = data;
+    assert_false(mem_reserve(&data, 3, &capacity, SIZE_MAX - 2, 16)); /* the sum wraps */
+    mem_fail_after(1);
+    assert_false(mem_reserve(&data, 3, &capacity, 200, 16));
+    mem_fail_after(0);
+    assert_ptr_equal(data, before);
+    assert_int_equal(capacity, 103);
+    mem_free(data);
+}
+
 static void failure_hits_the_chosen_call_once(void **state)
 {
     (void)state;
@@ -186,6 +213,7 @@ int main(void)
         cmocka_unit_test(maps_are_zero_and_start_on_huge_pages),
         cmocka_unit_test(maps_are_released_whole),
         cmocka_unit_test(calls_are_counted),
+        cmocka_unit_test(reserve_doubles_and_keeps),
         cmocka_unit_test(failure_hits_the_chosen_call_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
