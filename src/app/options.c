@@ -58,16 +58,8 @@ enum ferry_status parse_ids(const char *text, size_t n_bytes, struct token_ids *
             return FERRY_FAIL(
                 err, FERRY_ERR_FORMAT, "token ids: no whole number in 0..%d at byte %zu: '%.*s'",
                 INT32_MAX, start, (int)(n_bytes - start < 16 ? n_bytes - start : 16), text + start);
-        if (ids->count == ids->capacity) {
-            size_t capacity = ids->capacity > 0 ? 2 * ids->capacity : 64;
-            int32_t *grown =
-                mem_resize(ids->ids, ids->count * sizeof *grown, capacity * sizeof *grown);
-            if (grown == NULL)
-                return FERRY_FAIL(err, FERRY_ERR_NOMEM, "token ids: no memory");
-            ids->ids = grown;
-            ids->capacity = capacity;
-        }
-        ids->ids[ids->count++] = (int32_t)value;
+        if (!token_ids_append(ids, (int32_t)value))
+            return FERRY_FAIL(err, FERRY_ERR_NOMEM, "token ids: no memory");
     }
     return FERRY_OK;
 }

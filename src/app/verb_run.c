@@ -3,12 +3,12 @@
 #include "app/app.h"
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "engine/scheduler.h"
 #include "text/chat.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 #include <errno.h>
@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 struct run_options {
@@ -187,10 +186,9 @@ struct answer {
     const struct run_options *options;
     struct loaded *loaded;
     struct token_ids prompt, ids; /* ids: the answer */
-    char *text;                   /* the answer, as far as it is kept */
-    size_t text_size, text_capacity;
-    bool keep;   /* for --json, and for a chat's history */
-    bool stream; /* print pieces as they come */
+    struct bytes text;            /* the answer, as far as it is kept */
+    bool keep;                    /* for --json, and for a chat's history */
+    bool stream;                  /* print pieces as they come */
     bool done;
     const char *finish;
     struct ferry_error error; /* why it broke off */
@@ -199,45 +197,16 @@ struct answer {
     uint64_t reads_before, layers_before;
 };
 
-static enum ferry_status keep_text(struct answer *a, const char *text, size_t size,
-                                   struct ferry_error *err)
-{
-    if (size > a->text_capacity - a->text_size) {
-        size_t capacity = 2 * (a->text_size + size) + 64;
-        char *grown = mem_resize(a->text, a->text_size, capacity);
-        if (grown == NULL)
-            return FERRY_FAIL(err, FERRY_ERR_NOMEM, "answer: no memory for its text");
-        a->text = grown;
-        a->text_capacity = capacity;
-    }
-    if (size > 0)
-        memcpy(a->text + a->text_size, text, size);
-    a->text_size += size;
-    return FERRY_OK;
-}
-
-static enum ferry_status keep_id(struct token_ids *ids, int32_t id, struct ferry_error *err)
-{
-    if (ids->count == ids->capacity) {
-        size_t capacity = 2 * ids->capacity + 64;
-        int32_t *grown = mem_resize(ids->ids, ids->count * sizeof *grown, capacity * sizeof *grown);
-        if (grown == NULL)
-            return FERRY_FAIL(err, FERRY_ERR_NOMEM, "answer: no memory for its tokens");
-        ids->ids = grown;
-        ids->capacity = capacity;
-    }
-    ids->ids[ids->count++] = id;
-    return FERRY_OK;
-}
-
 static enum ferry_status show(struct answer *a, const struct request_event *event)
 {
     enum ferry_status st = FERRY_OK;
 
-    for (size_t i = 0; i < event->n_tokens && st == FERRY_OK; i++)
-        st = keep_id(&a->ids, event->tokens[i].id, &a->error);
-    if (st == FERRY_OK && a->keep)
-        st = keep_text(a, event->text, event->text_size, &a->error);
+    for (size_t i = 0; i < event->n_tokens && st == FERRY_OK; i++) {
+        if (!token_ids_append(&a->ids, event->tokens[i].id))
+            st = FERRY_FAIL(&a->error, FERRY_ERR_NOMEM, "answer: no memory for its tokens");
+    }
+    if (st == FERRY_OK && a->keep && !bytes_append(&a->text, event->text, event->text_size))
+        st = FERRY_FAIL(&a->error, FERRY_ERR_NOMEM, "answer: no memory for its text");
     if (st == FERRY_OK && a->stream && event->text_size > 0 &&
         (fwrite(event->text, 1, event->text_size, stdout) != event->text_size ||
          fflush(stdout) != 0))
@@ -379,7 +348,7 @@ static int print_answer_json(const struct answer *a, uint64_t seed)
                   (json_int_t)seed, "numerics", model_numerics(a->loaded->model));
     if (json != NULL && a->loaded->tokenizer != NULL)
         (void)json_object_set_new(json, "text",
-                                  json_stringn(a->text_size > 0 ? a->text : "", a->text_size));
+                                  json_stringn(a->text.size > 0 ? a->text.data : "", a->text.size));
     return print_json(json);
 }
 
@@ -423,7 +392,7 @@ static void remember(struct session *s, const struct answer *a, enum ferry_statu
     if (st == FERRY_OK)
         (void)json_array_append_new(s->messages,
                                     json_pack("{s:s, s:s%}", "role", "assistant", "content",
-                                              a->text_size > 0 ? a->text : "", a->text_size));
+                                              a->text.size > 0 ? a->text.data : "", a->text.size));
     else if (json_array_size(s->messages) > 0)
         (void)json_array_remove(s->messages, json_array_size(s->messages) - 1);
 }
@@ -439,12 +408,8 @@ static enum ferry_status answer_one(struct session *s, const char *text, size_t 
                        .keep = o->shared.json || s->chat != NULL,
                        .stream = !o->shared.json && l->tokenizer != NULL,
                        .finish = "length"};
-    uint64_t seed = o->seed;
+    uint64_t seed = o->seed_given ? o->seed : sampler_draw_seed();
 
-    if (!o->seed_given && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        seed = clock_now_ns();
-    if (!o->seed_given)
-        seed >>= 11; /* fits a JSON number */
     size_t n_messages = json_array_size(s->messages);
     enum ferry_status st = encode(s, text, size, &a.prompt, err);
     if (st == FERRY_OK) {
@@ -469,7 +434,7 @@ static enum ferry_status answer_one(struct session *s, const char *text, size_t 
         (void)fflush(stdout);
         print_closing_line(&a, seed);
     }
-    mem_free(a.text);
+    bytes_fini(&a.text);
     token_ids_fini(&a.prompt);
     token_ids_fini(&a.ids);
     return st;

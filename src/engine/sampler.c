@@ -2,6 +2,7 @@
 #include "engine/sampler.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/fpmode.h"
 #include "base/size.h"
@@ -9,6 +10,7 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
+#include <sys/random.h>
 
 /* Ranges of the settings: those of OpenAI's and vLLM's clients and what is harmless beyond. */
 #define BIAS_MAX       100.0f
@@ -56,6 +58,15 @@ void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4
         k[1] += 0xBB67AE85u;
     }
     memcpy(ret, c, sizeof c);
+}
+
+uint64_t sampler_draw_seed(void)
+{
+    uint64_t seed;
+
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        seed = clock_now_ns();
+    return seed >> 11;
 }
 
 float sampler_uniform(uint64_t seed, uint32_t choice, uint64_t position)

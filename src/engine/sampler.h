@@ -73,6 +73,9 @@ int32_t sampler_sample(struct sampler *sampler, const struct sampler_options *op
 /* Highest logit, lowest id among equals, of the first n. */
 int32_t sampler_argmax(const float *logits, size_t n);
 
+/* A seed for whoever gave none: below 2^53, which every reader of JSON can hold. Any thread. */
+uint64_t sampler_draw_seed(void);
+
 /* Uniform in [0, 1), 24 bits, from (seed, choice, position): Philox4x32-10. For the sampler and its
  * tests. */
 float sampler_uniform(uint64_t seed, uint32_t choice, uint64_t position);

@@ -51,7 +51,4 @@ enum ferry_status bpe_encode(const struct bpe_model *model, struct bpe_scratch *
 bool bpe_finish(struct bpe_model *model, struct arena *arena, const struct added_token *added,
                 size_t n_added);
 
-/* Appends one id; false when out of memory. */
-bool token_ids_append(struct token_ids *ids, int32_t id);
-
 #endif

@@ -59,6 +59,9 @@ enum ferry_status tokenizer_encode_rendered(const struct tokenizer *tokenizer,
                                             struct ferry_error *err) FERRY_MUST_CHECK;
 void token_ids_fini(struct token_ids *ids);
 
+/* False when out of memory. */
+bool token_ids_append(struct token_ids *ids, int32_t id);
+
 /* Bytes of one token as decoding emits them (byte-level and byte-fallback tokens undone; may be a
  * fragment of a character). Borrowed; *ret_size its length. Unknown ids give an empty string.
  * skip_special: special tokens give nothing. */
