@@ -10,14 +10,12 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/size.h"
 #include "serve/openai_reply.h"
 #include "serve/openai_request.h"
 #include "serve/server_metrics.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 static const char JSON[] = "application/json", EVENTS[] = "text/event-stream";
 
@@ -55,7 +53,7 @@ struct answer {
     struct openai_error error;
     struct openai_usage usage;
     const char *finish;
-    uint64_t first_token_ns, start_ns;
+    uint64_t first_token_ns;
     struct openai_choice *choices; /* [n_choices] whole answers */
     struct stream_state {
         bool begun;
@@ -76,13 +74,12 @@ static void unlock(struct answer *a)
 
 /* ---- the ways out; each is the caller's last use of the answer ---- */
 
-/* Takes the writer: it lies in the answer, or on the caller's stack. */
-static void reply_json(struct answer *a, int status, struct json_writer *w)
+static void reply_json(struct http_exchange *x, int status, const struct json_writer *w)
 {
     if (w->failed)
-        http_error(a->x, 503, "out_of_memory", NULL, "no memory for the answer");
+        http_error(x, 503, "out_of_memory", NULL, "no memory for the answer");
     else
-        http_reply(a->x, status, JSON, w->data, w->size);
+        http_reply(x, status, JSON, w->data, w->size);
 }
 
 static void reply_error(struct answer *a, const struct openai_error *error)
@@ -94,7 +91,7 @@ static void reply_error(struct answer *a, const struct openai_error *error)
         http_add_header(x, "Retry-After", error->http == 429 ? "1" : "5");
     openai_write_error(&w, error);
     http_log_word(x, "finish", "error");
-    reply_json(a, error->http, &w);
+    reply_json(x, error->http, &w);
     json_writer_fini(&w);
 }
 
@@ -202,8 +199,6 @@ static void take_usage(struct answer *a, struct part *part)
     a->usage.cached_tokens += u->cached_tokens;
     if (a->first_token_ns == 0 || (u->first_token_ns > 0 && u->first_token_ns < a->first_token_ns))
         a->first_token_ns = u->first_token_ns;
-    if (a->start_ns == 0)
-        a->start_ns = u->start_ns;
 }
 
 static void note_usage(struct answer *a, uint64_t submit_ns)
@@ -244,7 +239,7 @@ static void run_reply(struct job *job)
         return;
     }
     openai_write_answer(&a->writer, &a->head, a->choices, a->n_choices, &a->usage);
-    reply_json(a, 200, &a->writer);
+    reply_json(a->x, 200, &a->writer);
 }
 
 /* On the engine's thread. */
@@ -383,17 +378,12 @@ static enum ferry_status encode(struct answer *a, struct part *part, size_t i,
                               "server with --chat-template");
         return chat_encode(s->chat, a->q.variables, &part->ids, err);
     }
-    const struct openai_prompt *p = &a->q.prompts[i];
+    struct openai_prompt *p = &a->q.prompts[i];
     if (p->text != NULL)
         return tokenizer_encode(s->tokenizer, p->text, p->text_size, a->q.add_special_tokens, false,
                                 &part->ids, err);
-    /* Ids as they are. */
-    part->ids.ids = mem_alloc(max_size(p->n_ids, 1) * sizeof *p->ids);
-    if (part->ids.ids == NULL)
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "no memory for the prompt");
-    if (p->n_ids > 0)
-        memcpy(part->ids.ids, p->ids, p->n_ids * sizeof *p->ids);
-    part->ids.count = part->ids.capacity = p->n_ids;
+    part->ids = (struct token_ids){p->ids, p->n_ids, p->n_ids}; /* as they are */
+    p->ids = NULL;
     return FERRY_OK;
 }
 
@@ -439,12 +429,8 @@ static enum ferry_status prepare(struct answer *a, struct ferry_error *err)
         a->choices = mem_array(a->n_choices, sizeof *a->choices);
     if (a->streams == NULL && a->choices == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "no memory for the answer");
-    if (!a->q.has_seed) {
-        uint64_t seed;
-        if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-            seed = clock_now_ns();
-        a->q.sampling.seed = seed >> 11; /* below 2^53: every JSON reader can hold it */
-    }
+    if (!a->q.has_seed)
+        a->q.sampling.seed = sampler_draw_seed();
     (void)snprintf(a->id, sizeof a->id, "%s-%s", a->kind == OPENAI_CHAT ? "chatcmpl" : "cmpl",
                    http_id(a->x));
     a->head = (struct openai_head){.kind = a->kind,
@@ -499,8 +485,8 @@ static enum ferry_status echo(struct answer *a, struct part *part, struct ferry_
     return st;
 }
 
-/* Under the lock. Hands all parts over or none; those that were created and not handed over are
- * destroyed. */
+/* Under the lock. Hands the parts over in order until the queue is full (n_live tells how many);
+ * those that were created and not handed over are destroyed. */
 static enum ferry_status submit(struct answer *a, struct ferry_error *err)
 {
     enum ferry_status st = FERRY_OK;
@@ -562,7 +548,7 @@ static void reply_tokens(struct answer *a)
 
     openai_write_tokens(&w, a->parts[0].ids.ids, a->parts[0].ids.count, engine_context(s->engine),
                         a->q.return_token_strings ? s->tokenizer : NULL);
-    reply_json(a, 200, &w);
+    reply_json(a->x, 200, &w);
     json_writer_fini(&w);
 }
 
@@ -581,7 +567,7 @@ static void reply_text(struct answer *a)
         return;
     }
     openai_write_prompt(&w, text, size);
-    reply_json(a, 200, &w);
+    reply_json(a->x, 200, &w);
     json_writer_fini(&w);
     mem_free(text);
 }
@@ -658,24 +644,25 @@ void answer_start(struct server *server, struct http_exchange *x, enum openai_ki
     reply_error(a, &error);
 }
 
+static struct openai_model served(const struct server *server)
+{
+    return (struct openai_model){server->options.model_name, (int64_t)server->created,
+                                 engine_context(server->engine)};
+}
+
 void answer_models(struct server *server, struct http_exchange *x)
 {
-    struct openai_model model = {server->options.model_name, (int64_t)server->created,
-                                 engine_context(server->engine)};
+    struct openai_model model = served(server);
     struct json_writer w = {0};
 
     openai_write_models(&w, &model, 1);
-    if (w.failed)
-        http_error(x, 503, "out_of_memory", NULL, "no memory for the answer");
-    else
-        http_reply(x, 200, JSON, w.data, w.size);
+    reply_json(x, 200, &w);
     json_writer_fini(&w);
 }
 
 void answer_model(struct server *server, struct http_exchange *x, const char *name)
 {
-    struct openai_model model = {server->options.model_name, (int64_t)server->created,
-                                 engine_context(server->engine)};
+    struct openai_model model = served(server);
     struct json_writer w = {0};
 
     if (strcmp(name, model.name) != 0) {
@@ -683,9 +670,6 @@ void answer_model(struct server *server, struct http_exchange *x, const char *na
         return;
     }
     openai_write_model(&w, &model);
-    if (w.failed)
-        http_error(x, 503, "out_of_memory", NULL, "no memory for the answer");
-    else
-        http_reply(x, 200, JSON, w.data, w.size);
+    reply_json(x, 200, &w);
     json_writer_fini(&w);
 }

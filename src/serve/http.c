@@ -166,16 +166,6 @@ const unsigned char *http_cache_key(const struct http_exchange *x)
     return x->key_index >= 0 ? auth_cache_key(x->server->options.auth, x->key_index) : NOBODY;
 }
 
-bool http_query_flag(const struct http_exchange *x, const char *name)
-{
-    const char *value = NULL;
-    size_t size = 0;
-
-    return MHD_lookup_connection_value_n(x->connection, MHD_GET_ARGUMENT_KIND, name, strlen(name),
-                                         &value, &size) == MHD_YES &&
-           (value == NULL || size == 0 || strcmp(value, "1") == 0);
-}
-
 /* ---- between threads ---- */
 
 void http_push_dirty(struct http_exchange *x)
@@ -218,7 +208,7 @@ static void lose(struct http_exchange *x)
     resume(x);
 }
 
-void http_exchange_off_wire(struct http_exchange *x)
+static void off_wire(struct http_exchange *x)
 {
     x->connection = NULL;
     x->suspended = false;
@@ -327,7 +317,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     if (x == NULL)
         return;
     *con_cls = NULL;
-    http_exchange_off_wire(x);
+    off_wire(x);
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         http_tell_gone(x);
     close_if_over(x);

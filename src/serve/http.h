@@ -79,8 +79,6 @@ const char *http_id(const struct http_exchange *x);
 /* The key's place among all, -1 without keys; and what prefixes of its prompts are shared under. */
 int http_key_index(const struct http_exchange *x);
 const unsigned char *http_cache_key(const struct http_exchange *x); /* [32] */
-/* Whether the query has this flag (?name or ?name=1). I/O thread, in the handler. */
-bool http_query_flag(const struct http_exchange *x, const char *name);
 
 /* ---- taking it ---- */
 

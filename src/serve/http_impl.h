@@ -68,7 +68,7 @@ struct http_exchange {
     bool refused;             /* by us, before the handler: nothing to own */
     bool pulled;              /* sent as a stream, without a length */
     bool queued;              /* libmicrohttpd has the response */
-    bool told_gone, told_closed;
+    bool told_gone;
     const char *route;
     struct http_owner owner;
     void *owner_arg;
@@ -134,7 +134,6 @@ bool http_keep_alive(struct http_exchange *x, uint64_t now_ns, uint64_t quiet_ns
 struct http_exchange *http_exchange_new(struct http_server *server,
                                         struct MHD_Connection *connection, const char *method,
                                         const char *url, size_t spare_bytes);
-void http_exchange_off_wire(struct http_exchange *x);
 struct http_connection *http_connection_of(struct MHD_Connection *connection);
 void http_suspend(struct http_exchange *x);
 

@@ -46,11 +46,6 @@ static void ready(struct server *s, struct http_exchange *x)
     http_reply(x, is_ready(s) ? 200 : 503, "application/json", body, strlen(body));
 }
 
-static void metrics(struct server *s, struct http_exchange *x)
-{
-    server_metrics_page(s, x);
-}
-
 static void work(struct server *s, struct http_exchange *x, enum openai_kind kind)
 {
     /* Counted before the look: server_run, which stops first and counts then, cannot miss both. */
@@ -69,39 +64,21 @@ static void work(struct server *s, struct http_exchange *x, enum openai_kind kin
                                           : "the server is starting; try again");
 }
 
-static void chat(struct server *s, struct http_exchange *x)
-{
-    work(s, x, OPENAI_CHAT);
-}
-
-static void completions(struct server *s, struct http_exchange *x)
-{
-    work(s, x, OPENAI_COMPLETION);
-}
-
-static void tokenize(struct server *s, struct http_exchange *x)
-{
-    work(s, x, OPENAI_TOKENIZE);
-}
-
-static void detokenize(struct server *s, struct http_exchange *x)
-{
-    work(s, x, OPENAI_DETOKENIZE);
-}
-
+/* What a path does: work for a worker of this kind (run NULL), or an answer at once. */
 static const struct route {
     const char *path, *name;
     bool post;
+    enum openai_kind kind;
     route_fn *run;
 } ROUTES[] = {
-    {"/v1/chat/completions", "chat", true, chat},
-    {"/v1/completions", "completions", true, completions},
-    {"/tokenize", "tokenize", true, tokenize},
-    {"/detokenize", "detokenize", true, detokenize},
-    {"/v1/models", "models", false, answer_models},
-    {"/health", "health", false, health},
-    {"/ready", "ready", false, ready},
-    {"/metrics", "metrics", false, metrics},
+    {"/v1/chat/completions", "chat", true, OPENAI_CHAT, NULL},
+    {"/v1/completions", "completions", true, OPENAI_COMPLETION, NULL},
+    {"/tokenize", "tokenize", true, OPENAI_TOKENIZE, NULL},
+    {"/detokenize", "detokenize", true, OPENAI_DETOKENIZE, NULL},
+    {.path = "/v1/models", .name = "models", .run = answer_models},
+    {.path = "/health", .name = "health", .run = health},
+    {.path = "/ready", .name = "ready", .run = ready},
+    {.path = "/metrics", .name = "metrics", .run = server_metrics_page},
 };
 
 static bool method_fits(const struct route *route, const char *method)
@@ -122,17 +99,19 @@ void server_route(void *arg, struct http_exchange *x)
 {
     struct server *s = arg;
     const char *path = http_path(x);
-    static const struct route MODEL = {"/v1/models/", "models", false, NULL};
+    static const struct route MODEL = {.path = "/v1/models/", .name = "models"};
 
     for (size_t i = 0; i < sizeof ROUTES / sizeof ROUTES[0]; i++) {
         const struct route *route = &ROUTES[i];
         if (strcmp(path, route->path) != 0)
             continue;
         http_set_route(x, route->name);
-        if (method_fits(route, http_method(x)))
+        if (!method_fits(route, http_method(x)))
+            wrong_method(x, route->post);
+        else if (route->run != NULL)
             route->run(s, x);
         else
-            wrong_method(x, route->post);
+            work(s, x, route->kind);
         return;
     }
     if (strncmp(path, MODEL.path, strlen(MODEL.path)) == 0) { /* names may hold slashes */
