@@ -277,6 +277,34 @@ static void equal_hashes_are_not_equal_pages(void **state)
     page_cache_destroy(c);
 }
 
+/* Two keys with one hash: the last word of the second makes up for its first. A prefix is still
+ * found only under the key that it was published with. */
+static void equal_hashes_are_not_equal_keys(void **state)
+{
+    struct page_cache *c = open_cache(4);
+    uint64_t a[PAGE_KEY_BYTES / 8] = {1, 2, 3, 4}, b[PAGE_KEY_BYTES / 8] = {5, 2, 3, 4};
+    uint64_t ha = c->seed, hb = c->seed;
+    int32_t ids[CHUNK];
+    struct page *found[1] = {0};
+
+    (void)state;
+    fill_ids(ids, CHUNK, 7);
+    for (size_t i = 0; i + 1 < COUNT_OF(a); i++) {
+        ha = mix(ha, a[i]);
+        hb = mix(hb, b[i]);
+    }
+    b[COUNT_OF(b) - 1] ^= ha ^ hb;
+    const unsigned char *ka = (const unsigned char *)a, *kb = (const unsigned char *)b;
+    assert_true(hash_of(c, NULL, ka, ids) == hash_of(c, NULL, kb, ids));
+    struct page *pa = page_publish(c, NULL, ka, ids, page_take(c));
+    assert_int_equal(page_match(c, kb, ids, CHUNK, found), 0);
+    struct page *pb = page_publish(c, NULL, kb, ids, page_take(c));
+    assert_ptr_not_equal(pa, pb);
+    assert_int_equal(page_match(c, kb, ids, CHUNK, found), CHUNK);
+    assert_ptr_equal(found[0], pb);
+    page_cache_destroy(c);
+}
+
 /* More pages than buckets would like, all found in the full buckets. */
 static void full_buckets(void **state)
 {
@@ -685,6 +713,7 @@ int main(void)
         cmocka_unit_test(keys_isolate),
         cmocka_unit_test(longest_beginning_is_found),
         cmocka_unit_test(equal_hashes_are_not_equal_pages),
+        cmocka_unit_test(equal_hashes_are_not_equal_keys),
         cmocka_unit_test(full_buckets),
         cmocka_unit_test(own_pages_are_copies),
         cmocka_unit_test(least_recently_used_goes_first),
