@@ -61,6 +61,7 @@ enum {
     LIMIT_THREADS = 1024,
     LIMIT_CONTEXT = 1 << 24, /* tokens of one sequence */
     LIMIT_SEQUENCES = 4096,
+    LIMIT_SEATS = 64, /* ranks of one expert-parallel group: one bit each */
 };
 
 #endif

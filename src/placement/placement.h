@@ -1,0 +1,65 @@
+/* Who holds which expert.
+ *
+ * Why here: the plan of a step, the expert store and the planner must give the same answer from the
+ * same placement and the same set of live seats, without asking each other. It must not know
+ * transports, weights or tokens. Immutable after creation; any thread. */
+#ifndef PLACEMENT_PLACEMENT_H
+#define PLACEMENT_PLACEMENT_H
+
+#include "ferry/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct placement;
+
+/* Expert e of every layer on seat e * n_seats / n_experts: contiguous ranges, which keep subtrees
+ * of the combine tree together; ranges differ by one expert at most. n_replicas >= 1 seats hold
+ * each (capped at n_seats): the next ones in turn. FERRY_ERR_NOMEM, FERRY_ERR_LIMIT. */
+enum ferry_status placement_contiguous(struct placement **ret, size_t n_layers, size_t n_experts,
+                                       size_t n_seats, size_t n_replicas,
+                                       struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Seats drawn by a counter-based generator; for tests and comparisons. Same seed, same placement.
+ */
+enum ferry_status placement_random(struct placement **ret, size_t n_layers, size_t n_experts,
+                                   size_t n_seats, size_t n_replicas, uint64_t seed,
+                                   struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Reads a plan (docs/json/placement.schema.json): {"version": 1, "layers": [{"layer": 0,
+ * "experts": [[seat, ...], ...]}, ...]}, a seat list per expert, primary first; layers without
+ * experts are left out. Errors say layer and expert: FERRY_ERR_FORMAT (unknown keys too),
+ * FERRY_ERR_LIMIT, FERRY_ERR_ARG (not the model's shape, a seat >= n_seats, a seat twice),
+ * FERRY_ERR_IO. layer_has_experts [n_layers]. */
+enum ferry_status placement_read(struct placement **ret, const char *path,
+                                 const unsigned char *layer_has_experts, size_t n_layers,
+                                 size_t n_experts, size_t n_seats,
+                                 struct ferry_error *err) FERRY_MUST_CHECK;
+enum ferry_status placement_write(const struct placement *placement, const char *path,
+                                  struct ferry_error *err) FERRY_MUST_CHECK;
+
+void placement_destroy(struct placement *placement);
+
+size_t placement_n_layers(const struct placement *placement);
+size_t placement_n_experts(const struct placement *placement);
+size_t placement_n_seats(const struct placement *placement);
+
+/* SHA-256 of the whole assignment, hex: ranks compare it at the handshake. */
+void placement_hash(const struct placement *placement, char ret_hex[65]);
+
+/* Seats that hold the expert while `live` (bit per seat) is the group, as a bit set: those listed
+ * and live. None of them live: the one live seat that takes it over, the same for every caller:
+ * orphans of a layer are dealt out in turn over the live seats, by fewest experts held, lowest seat
+ * first. 0 only when live is 0. */
+uint64_t placement_holders(const struct placement *placement, size_t layer, size_t expert,
+                           uint64_t live);
+
+/* Seats that the plan lists, live or not. */
+uint64_t placement_listed(const struct placement *placement, size_t layer, size_t expert);
+
+/* How many seats of `live` the group may lose, whichever they are, before some expert has no
+ * listed live holder (it would have to be loaded): the smallest count of listed live holders over
+ * all experts, less one; -1: that is so already. */
+int placement_losses_survived(const struct placement *placement, uint64_t live);
+
+#endif
