@@ -26,11 +26,19 @@ enum ferry_status placement_random(struct placement **ret, size_t n_layers, size
                                    size_t n_seats, size_t n_replicas, uint64_t seed,
                                    struct ferry_error *err) FERRY_MUST_CHECK;
 
+/* `from` without the layers that have no experts (layer_has_experts [n_layers] is 0): as it would
+ * be read from a file. The two above list every layer, since they do not know the model; writing
+ * and hashes want this one. FERRY_ERR_NOMEM. */
+enum ferry_status placement_only(struct placement **ret, const struct placement *from,
+                                 const unsigned char *layer_has_experts,
+                                 struct ferry_error *err) FERRY_MUST_CHECK;
+
 /* Reads a plan (docs/json/placement.schema.json): {"version": 1, "layers": [{"layer": 0,
  * "experts": [[seat, ...], ...]}, ...]}, a seat list per expert, primary first; layers without
  * experts are left out. Errors say layer and expert: FERRY_ERR_FORMAT (unknown keys too),
  * FERRY_ERR_LIMIT, FERRY_ERR_ARG (not the model's shape, a seat >= n_seats, a seat twice),
- * FERRY_ERR_IO. layer_has_experts [n_layers]. */
+ * FERRY_ERR_NOT_FOUND, FERRY_ERR_IO, FERRY_ERR_NOMEM. layer_has_experts [n_layers]. Writing
+ * replaces the file as a whole. */
 enum ferry_status placement_read(struct placement **ret, const char *path,
                                  const unsigned char *layer_has_experts, size_t n_layers,
                                  size_t n_experts, size_t n_seats,
@@ -49,10 +57,15 @@ void placement_hash(const struct placement *placement, char ret_hex[65]);
 
 /* Seats that hold the expert while `live` (bit per seat) is the group, as a bit set: those listed
  * and live. None of them live: the one live seat that takes it over, the same for every caller:
- * orphans of a layer are dealt out in turn over the live seats, by fewest experts held, lowest seat
- * first. 0 only when live is 0. */
+ * orphans of a layer are dealt out in turn over the live seats, by fewest experts held (listed ones
+ * and those dealt before), lowest seat first. 0 only when live is 0, or when the plan leaves the
+ * layer out. Costs n_experts * n_seats for an orphan, else nothing. */
 uint64_t placement_holders(const struct placement *placement, size_t layer, size_t expert,
                            uint64_t live);
+
+/* The same for all experts of a layer in one walk; ret_holders [n_experts]. */
+void placement_layer_holders(const struct placement *placement, size_t layer, uint64_t live,
+                             uint64_t *ret_holders);
 
 /* Seats that the plan lists, live or not. */
 uint64_t placement_listed(const struct placement *placement, size_t layer, size_t expert);
