@@ -28,11 +28,13 @@ struct lane_header {
     uint32_t layer;
     uint32_t n_bytes; /* payload behind this header */
     uint32_t n_rows;
-    uint32_t n_pairs;       /* (row, expert) pairs of a request, groups of a reply */
-    uint16_t origin;        /* seat whose tokens these are */
-    uint16_t kind;          /* the exchange's */
-    uint32_t part, n_parts; /* a shipment that did not fit into one message */
-    uint64_t reserved[1];
+    uint32_t n_pairs;  /* (row, expert) pairs of a request, groups of a reply */
+    uint16_t origin;   /* seat whose tokens these are */
+    uint16_t kind;     /* the exchange's */
+    uint32_t n_groups; /* sums that a request asks for */
+    uint32_t more;     /* 1: more messages of this round follow to this seat */
+    uint64_t span;     /* lane_take's: bytes of the ring that lane_release gives back; never sent */
+    uint64_t reserved; /* 0 */
 };
 _Static_assert(sizeof(struct lane_header) == LANE_ALIGN, "a header is one cache line");
 
@@ -52,11 +54,14 @@ struct lane_bell {
 
 struct lane;
 
-/* What a transport does after the ring changed; either may be NULL. Called on the lane's thread. */
+/* What a transport does after the ring changed; either may be NULL. Called on the lane's thread.
+ * publish: the hooks store the shared head and tail themselves, now or later (loop's cuts, sim's
+ * clock); otherwise they are stored before the call. */
 struct lane_hooks {
     void (*committed)(void *arg, struct lane *lane, uint64_t from, uint64_t to);
     void (*released)(void *arg, struct lane *lane, uint64_t tail);
     void *arg;
+    bool publish;
 };
 
 /* One end of a lane; a process' own memory. */
@@ -68,10 +73,11 @@ struct lane {
     uint64_t head, tail; /* this end's own truth; the shared copies are only for the other */
     uint64_t taken;      /* receiver: bytes taken, released or not */
     size_t reserved;     /* sender: bytes of the open reservation with header and skip; 0: none */
-    bool broken;         /* receiver: something that no sender may write was seen */
+    bool broken;         /* something that no honest other end may write was seen */
 };
 
-/* Bytes of struct lane_shared with this ring; ring_bytes is rounded up to a legal one. */
+/* Bytes of struct lane_shared with this ring; ring_bytes is rounded up to a legal one: a power of
+ * two in 4096..1 GiB (less when more is wanted: look at lane_max_payload). */
 size_t lane_shared_bytes(size_t ring_bytes);
 size_t lane_ring_bytes(size_t wanted);
 

@@ -100,6 +100,10 @@ struct transport_ops {
     void (*sleep)(struct transport *transport, uint32_t seen, uint64_t timeout_ns);
     /* Bytes in quarantine. */
     size_t (*quarantined)(const struct transport *transport);
+    /* True: the process at the other end is proven to have ended; silence, a reset or a closed
+     * connection prove nothing. Also after `lost`, until close: the proof may come a moment later.
+     * NULL: this transport never knows. */
+    bool (*gone)(const struct transport_conn *conn);
 };
 
 extern const struct transport_ops transport_loop, transport_sim, transport_ucx;
@@ -121,5 +125,12 @@ void fabric_hub_destroy(struct fabric_hub *hub);
 /* Faults for tests; by the name that a transport listens on. Any thread. */
 void fabric_hub_kill(struct fabric_hub *hub, const char *name); /* as kill -9 */
 void fabric_hub_cut(struct fabric_hub *hub, const char *a, const char *b, bool cut); /* silence */
+
+/* Sim: a thread takes part in the virtual clock from its first poll or sleep that blocks, or from
+ * fabric_hub_join, until it exits or its rank is killed. Time stands still while a thread that
+ * takes part is not in poll or sleep; so one that will wait in another way, for others that need
+ * time to pass (a join of threads, say), leaves before. The calling thread; loop: nothing. */
+void fabric_hub_join(struct fabric_hub *hub);
+void fabric_hub_leave(struct fabric_hub *hub);
 
 #endif
