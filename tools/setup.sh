@@ -3,9 +3,9 @@
 # everything is there.
 
 # What the build needs, and what ./run and the tests need on top.
-FERRY_BUILD_PACKAGES="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libmicrohttpd-dev"
+FERRY_BUILD_PACKAGES="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libmicrohttpd-dev libucx-dev"
 FERRY_RUN_PACKAGES="curl"
-FERRY_TEST_PACKAGES="curl libcmocka-dev python3 python3-numpy python3-prometheus-client binutils clang clang-format xz-utils"
+FERRY_TEST_PACKAGES="curl iproute2 libcmocka-dev python3 python3-numpy python3-prometheus-client binutils clang clang-format xz-utils"
 FERRY_CI_PACKAGES="libclang-rt-14-dev python3-venv curl"
 
 # setup_packages PACKAGE...: installs those that are missing; root, or sudo.
