@@ -57,6 +57,8 @@ static const char FINISHED_HELP[] = "Answers that ended, by reason.";
 static const struct entry ENTRIES[] = {
     GAUGE(requests_running, "ferry_requests_running", "Answers that take part in steps."),
     GAUGE(requests_waiting, "ferry_requests_waiting", "Answers that wait for a sequence."),
+    GAUGE(requests_held, "ferry_requests_held",
+          "Answers that stand still because their reader does not read."),
     GAUGE(kv_cache_usage, "ferry_kv_cache_usage_ratio",
           "Share of the KV pages that running answers hold."),
     LABELLED(prompt_tokens_computed, "ferry_prompt_tokens_total", PROMPT_HELP, "source",
@@ -69,7 +71,7 @@ static const struct entry ENTRIES[] = {
              "cancelled"),
     LABELLED(finished_error, "ferry_answers_finished_total", FINISHED_HELP, "reason", "error"),
     COUNTER(preemptions, "ferry_preemptions_total",
-            "Answers that lost their KV pages to older ones and were computed again."),
+            "Answers that lost their KV pages to others and were computed again."),
     COUNTER(prefix_queried_tokens, "ferry_prefix_cache_queried_tokens_total",
             "Prompt tokens that were looked for in the prefix cache."),
     COUNTER(prefix_hit_tokens, "ferry_prefix_cache_hit_tokens_total",

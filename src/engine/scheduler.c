@@ -48,8 +48,10 @@ struct scheduler {
     struct request *inbox, *inbox_last;
     bool woken;
 
-    /* For scheduler_view and for the limits: each alone, relaxed. */
-    atomic_size_t n_waiting, n_waiting_tokens, n_running_view, n_pages_used;
+    /* For the limits: what has not been admitted yet. Read by any thread, each alone, relaxed. */
+    atomic_size_t n_waiting, n_waiting_tokens;
+    /* For scheduler_view, the same way; n_again: choices that wait after having run. */
+    atomic_size_t n_again, n_running_view, n_held_view, n_pages_used;
     _Atomic uint64_t heartbeat_ns, n_steps;
 };
 
@@ -203,8 +205,9 @@ void scheduler_wait(struct scheduler *scheduler, uint64_t timeout_ns)
 void scheduler_view(const struct scheduler *scheduler, struct scheduler_view *ret_view)
 {
     *ret_view = (struct scheduler_view){
-        .n_waiting = atomic_load(&scheduler->n_waiting),
+        .n_waiting = atomic_load(&scheduler->n_waiting) + atomic_load(&scheduler->n_again),
         .n_running = atomic_load(&scheduler->n_running_view),
+        .n_held = atomic_load(&scheduler->n_held_view),
         .n_waiting_tokens = atomic_load(&scheduler->n_waiting_tokens),
         .n_pages = engine_n_pages(scheduler->engine),
         .n_pages_used = atomic_load(&scheduler->n_pages_used),
@@ -246,6 +249,18 @@ static struct choice *queue_take(struct scheduler *s, struct choice *before)
         s->last = before;
     c->next = NULL;
     return c;
+}
+
+/* Puts a choice back behind `before`, where it was. */
+static void queue_put_back(struct scheduler *s, struct choice *before, struct choice *c)
+{
+    c->next = before != NULL ? before->next : s->first;
+    if (before != NULL)
+        before->next = c;
+    else
+        s->first = c;
+    if (c->next == NULL)
+        s->last = c;
 }
 
 /* The limits count what has not been admitted yet; a preempted choice is exempt. */
@@ -466,23 +481,19 @@ static void admit(struct scheduler *s)
 {
     struct choice *before = NULL, *c, *paused;
 
-    while (s->n_running < s->n_slots && (c = before != NULL ? before->next : s->first) != NULL) {
+    while ((c = before != NULL ? before->next : s->first) != NULL) {
         if (waits_for_sibling(c) || c->paused) {
             before = c;
             continue;
         }
-        struct choice *taken = queue_take(s, before);
-        if (start(s, taken))
-            continue;
-        /* In order: nobody overtakes a choice that waits for pages. */
-        taken->next = before != NULL ? before->next : s->first;
-        if (before != NULL)
-            before->next = taken;
-        else
-            s->first = taken;
-        if (taken->next == NULL)
-            s->last = taken;
-        /* But who does not read keeps no pages from those who do. */
+        if (s->n_running < s->n_slots) {
+            (void)queue_take(s, before);
+            if (start(s, c))
+                continue;
+            queue_put_back(s, before, c);
+        }
+        /* Nobody overtakes a choice that waits for a sequence or for pages; but who does not read
+         * keeps neither from those who do. */
         paused = youngest_paused(s);
         if (paused == NULL)
             return;
@@ -733,12 +744,24 @@ static void fail_all(struct scheduler *s, enum request_finish how, const struct 
 static void show_state(struct scheduler *s)
 {
     size_t used = engine_n_pages(s->engine) - engine_n_pages_available(s->engine);
+    size_t running, held = 0, again = 0;
 
+    for (size_t i = 0; i < s->n_running; i++)
+        held += s->running[i]->paused;
+    running = s->n_running - held;
+    /* Preempted ones stand in front of all that are new. */
+    for (const struct choice *c = s->first; c != NULL && c->counted; c = c->next) {
+        held += c->paused;
+        again += !c->paused;
+    }
     atomic_store(&s->heartbeat_ns, clock_now_ns());
-    atomic_store(&s->n_running_view, s->n_running);
+    atomic_store(&s->n_running_view, running);
+    atomic_store(&s->n_held_view, held);
+    atomic_store(&s->n_again, again);
     atomic_store(&s->n_pages_used, used);
-    metric_set(s->metrics.requests_running, (double)s->n_running);
-    metric_set(s->metrics.requests_waiting, (double)atomic_load(&s->n_waiting));
+    metric_set(s->metrics.requests_running, (double)running);
+    metric_set(s->metrics.requests_held, (double)held);
+    metric_set(s->metrics.requests_waiting, (double)(atomic_load(&s->n_waiting) + again));
     metric_set(s->metrics.kv_cache_usage, (double)used / (double)engine_n_pages(s->engine));
 }
 

@@ -132,7 +132,7 @@ enum ferry_status scheduler_submit(struct scheduler *scheduler, struct request *
 void request_cancel(struct request *request);
 
 /* A reader that cannot keep up: its choices are left out of steps until hold is false again. They
- * keep their sequences, but are the first to lose their pages when others need some. */
+ * keep their sequences and pages, but are the first to lose them when others need some. */
 void request_hold(struct request *request, bool hold);
 
 const struct request_usage *request_usage(const struct request *request);
@@ -149,7 +149,10 @@ void scheduler_wake(struct scheduler *scheduler);
 
 /* A view from any thread, without a lock: each number was true at some moment of the call. */
 struct scheduler_view {
-    size_t n_waiting, n_running, n_waiting_tokens; /* preempted choices are in none of them */
+    size_t n_waiting;        /* for a sequence: not admitted yet, or preempted */
+    size_t n_running;        /* in steps */
+    size_t n_held;           /* begun, and left out of steps by request_hold */
+    size_t n_waiting_tokens; /* prompts of requests that were not admitted yet */
     size_t n_pages, n_pages_used; /* used: by running requests, cached prefixes not counted */
     uint64_t heartbeat_ns;        /* when the owner was last seen between two steps */
     uint64_t n_steps;

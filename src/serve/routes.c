@@ -31,9 +31,9 @@ static void health(struct server *s, struct http_exchange *x)
     bool good = !atomic_load(&s->failed) && (!started || age < limit);
     (void)snprintf(body, sizeof body,
                    "{\"status\":\"%s\",\"heartbeat_seconds\":%.3f,\"steps\":%llu,\"running\":%zu,"
-                   "\"waiting\":%zu}",
+                   "\"waiting\":%zu,\"held\":%zu}",
                    good ? "ok" : "wedged", age, (unsigned long long)view.n_steps, view.n_running,
-                   view.n_waiting);
+                   view.n_waiting, view.n_held);
     http_reply(x, good ? 200 : 503, "application/json", body, strlen(body));
 }
 

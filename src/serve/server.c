@@ -180,7 +180,7 @@ static bool is_idle(const struct server *s)
     struct scheduler_view view;
 
     scheduler_view(s->scheduler, &view);
-    return view.n_running == 0 && view.n_waiting == 0;
+    return view.n_running == 0 && view.n_waiting == 0 && view.n_held == 0;
 }
 
 /* Whether the loop is to end: stopped, and everything is answered, or broken off and given a moment

@@ -343,6 +343,11 @@ class Server:
         metrics = self.metrics()
         return (metrics.total("ferry_requests_running"), metrics.total("ferry_requests_waiting"))
 
+    def begun(self):
+        """Answers that run or stand still."""
+        metrics = self.metrics()
+        return metrics.total("ferry_requests_running") + metrics.total("ferry_requests_held")
+
     def wait_for(self, test, timeout=30.0, what="it"):
         """Waits until test(metrics) holds; returns the seconds that it took."""
         start = time.monotonic()
@@ -353,9 +358,9 @@ class Server:
         return time.monotonic() - start
 
     def wait_idle(self, timeout=30.0):
-        """Nothing runs and nothing waits; returns the seconds until then."""
-        return self.wait_for(lambda m: m.total("ferry_requests_running") == 0
-                             and m.total("ferry_requests_waiting") == 0, timeout, "idleness")
+        """Nothing runs, waits or stands still; returns the seconds until then."""
+        return self.wait_for(lambda m: sum(m.total(f"ferry_requests_{state}") for state in
+                                           ("running", "waiting", "held")) == 0, timeout, "idleness")
 
     def memory_bytes(self):
         """RssAnon + VmSwap: what grows when something leaks."""

@@ -288,7 +288,7 @@ class SlowReader(serve.Case):
         self.assertEqual(self.server.post(TEXT, other).json()["choices"], alone)
         peak = 0
         start = time.monotonic()
-        while self.server.load()[0] > 0:
+        while self.server.begun() > 0:
             peak = max(peak, self.server.memory_bytes() - memory)
             self.assertLess(time.monotonic() - start, 20 * serve.SLOW, "it is never dropped")
             time.sleep(0.05)
@@ -300,6 +300,20 @@ class SlowReader(serve.Case):
         self.assertEqual(delta(before, after, "ferry_clients_left_total"), 1)
         self.assertGreater(delta(before, after, "ferry_client_backpressure_seconds_total"), 0)
         stuck.close()
+
+    def test_T24_readers_that_do_not_read_do_not_keep_the_others_waiting(self):
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1900, "ignore_eos": True,
+                "temperature": 1, "logprobs": True, "top_logprobs": 20}
+        stuck = [self.server.stream(CHAT, body, rcvbuf=4096) for _ in range(2)]  # all sequences
+        self.server.wait_for(lambda m: m.total("ferry_requests_held") == 2, what="both to stand still")
+        start = time.monotonic()
+        got = self.server.post(TEXT, {"prompt": "b", "max_tokens": 8, "ignore_eos": True})
+        self.assertEqual(got.status, 200)
+        if serve.SLOW == 1.0:  # before the first of them is dropped
+            self.assertLess(time.monotonic() - start, 0.8)
+        for stream in stuck:
+            stream.close()
+        self.server.wait_idle()
 
 
 class Drain(cli.Case):

@@ -34,7 +34,10 @@ static void open_setup(struct setup *s, const char *folder, struct way way, size
 {
     struct ferry_error err = {0};
     struct device_options device = {way.n_threads, way.level};
-    struct model_options model = {way.step_tokens, way.step_logits, way.no_repack, way.kv};
+    struct model_options model = {.step_tokens = way.step_tokens,
+                                  .step_logits = way.step_logits,
+                                  .no_repack = way.no_repack,
+                                  .kv_dtype = way.kv};
     struct engine_options engine = {n_sequences, N_IDS, 0};
 
     if (checkpoint_open(&s->checkpoint, folder, &err) != FERRY_OK ||
@@ -228,7 +231,7 @@ static void out_of_memory_is_a_status(void **state)
     for (uint64_t n = 1;; n++) {
         struct setup s = {0};
         struct device_options device = {1, CPU_LEVEL_REF};
-        struct model_options model = {16, 16, false, DTYPE_F16};
+        struct model_options model = {.step_tokens = 16, .step_logits = 16, .kv_dtype = DTYPE_F16};
         struct engine_options engine = {2, 64, 0};
         mem_fail_after(n);
         enum ferry_status st = checkpoint_open(&s.checkpoint, folder, &err);

@@ -22,6 +22,7 @@ static const struct {
 } SERIES[] = {
     {AT(requests_running), "ferry_requests_running", NULL, NULL, METRIC_TYPE_GAUGE},
     {AT(requests_waiting), "ferry_requests_waiting", NULL, NULL, METRIC_TYPE_GAUGE},
+    {AT(requests_held), "ferry_requests_held", NULL, NULL, METRIC_TYPE_GAUGE},
     {AT(kv_cache_usage), "ferry_kv_cache_usage_ratio", NULL, NULL, METRIC_TYPE_GAUGE},
     {AT(prompt_tokens_computed), "ferry_prompt_tokens_total", "source", "computed", 0},
     {AT(prompt_tokens_cached), "ferry_prompt_tokens_total", "source", "cached", 0},
@@ -243,6 +244,49 @@ static uint64_t n_of(const struct metric *histogram, double *ret_sum)
     return metric_buckets(histogram, buckets, ret_sum);
 }
 
+/* What waits, runs and stands still is always one of the three, also after it lost its pages. */
+static void gauges_count_everybody_once(void **state)
+{
+    enum { N = 4 };
+    struct engine_metrics m;
+    struct metric_registry *registry = registered(&m, SERVED_CONTEXT);
+    struct served served;
+    static struct asked all[N];
+    size_t n_again = 0;
+
+    (void)state;
+    served_open(&served, &(struct served_options){
+                             .n_sequences = 3, .n_pages = 5, .context = 640, .scheduler.metrics = &m});
+    for (size_t i = 0; i < N; i++) { /* two pages each, then three: too many */
+        asked_init(&all[i], 200, 20 + i, 90);
+        asked_submit(&all[i], &served);
+    }
+    for (size_t n_done = 0, steps = 0; n_done < N; steps++) {
+        assert_true(steps < 2000);
+        if (steps == 20)
+            request_hold(all[0].request, true);
+        if (steps == 60)
+            request_hold(all[0].request, false);
+        if (!served_step(&served))
+            continue;
+        n_done = 0;
+        for (size_t i = 0; i < N; i++)
+            n_done += atomic_load(&all[i].done);
+        double running = metric_value(m.requests_running), waiting = metric_value(m.requests_waiting),
+               held = metric_value(m.requests_held);
+        assert_true(running + waiting + held == (double)(N - n_done));
+        assert_true(held == (steps >= 20 && steps < 60 ? 1 : 0));
+        for (size_t i = 0; i < N; i++)
+            n_again += !atomic_load(&all[i].done) &&
+                       request_usage(all[i].request)->n_preempted > 0 && waiting > 0;
+    }
+    assert_true(n_again > 0);
+    for (size_t i = 0; i < N; i++)
+        asked_end(&all[i]);
+    served_close(&served);
+    metric_registry_destroy(registry);
+}
+
 /* The counters after three requests: one with two answers, one that repeats its prompt, one that is
  * cancelled. */
 static void the_numbers_are_what_was_served(void **state)
@@ -322,6 +366,7 @@ int main(void)
         cmocka_unit_test(token_bounds_hold_the_context),
         cmocka_unit_test(failures_leave_the_caller_s_struct),
         cmocka_unit_test(the_aliases_are_complete),
+        cmocka_unit_test(gauges_count_everybody_once),
         cmocka_unit_test(the_numbers_are_what_was_served),
     };
     return cmocka_run_group_tests(tests, served_setup, served_teardown);

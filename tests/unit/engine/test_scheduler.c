@@ -263,6 +263,88 @@ static void held_requests_give_pages_up(void **state)
     served_close(&s);
 }
 
+/* Nor a sequence, however many of them there are: who reads is served, and they lose nothing but
+ * time. */
+static void held_requests_give_sequences_up(void **state)
+{
+    struct served s;
+    struct scheduler_view view;
+    struct asked *readers[4], *all[7];
+
+    (void)state;
+    for (size_t n = 1; n <= 3; n++) { /* of n sequences, all */
+        served_open(&s, &(struct served_options){.n_sequences = n});
+        for (size_t i = 0; i < n; i++) {
+            asked_init(&many[i], 100 + i, 70 + i, 60);
+            many[i].options.logprobs = true;
+            asked_submit(&many[i], &s);
+        }
+        for (size_t i = 0; i < n; i++)
+            step_to_token(&s, &many[i], 4);
+        for (size_t i = 0; i < n; i++)
+            request_hold(many[i].request, true);
+        assert_false(served_step(&s));
+        scheduler_view(s.scheduler, &view);
+        assert_int_equal(view.n_running, 0); /* no step is due: an alarm must not say so */
+        assert_int_equal(view.n_held, n);
+        assert_int_equal(view.n_waiting, 0);
+        for (size_t i = 0; i < 4; i++) {
+            readers[i] = &many[n + i];
+            asked_init(readers[i], 50 + i, 80 + i, 10);
+            asked_submit(readers[i], &s);
+        }
+        assert_true(served_step(&s));
+        scheduler_view(s.scheduler, &view);
+        assert_int_equal(view.n_running, n);
+        assert_int_equal(view.n_held, n); /* with or without a sequence */
+        assert_int_equal(view.n_waiting, 4 - n);
+        served_finish(&s, readers, 4, 200);
+        assert_false(served_step(&s));
+        for (size_t i = 0; i < n; i++) {
+            assert_false(atomic_load(&many[i].done));
+            request_hold(many[i].request, false);
+        }
+        for (size_t i = 0; i < n + 4; i++)
+            all[i] = &many[i];
+        served_finish(&s, all, n + 4, 300);
+        for (size_t i = 0; i < n + 4; i++) {
+            asked_check(&many[i]);
+            asked_end(&many[i]);
+        }
+        scheduler_view(s.scheduler, &view);
+        assert_int_equal(view.n_running + view.n_held + view.n_waiting, 0);
+        served_close(&s);
+    }
+}
+
+/* One that does not read is not thrown out for another that does not. */
+static void held_requests_do_not_compete(void **state)
+{
+    struct served s;
+    struct asked *list[] = {&a, &b};
+
+    (void)state;
+    served_open(&s, &(struct served_options){.n_sequences = 1});
+    asked_init(&a, 40, 90, 10);
+    asked_init(&b, 41, 91, 10);
+    asked_submit(&a, &s);
+    asked_submit(&b, &s);
+    step_to_token(&s, &a, 2);
+    request_hold(a.request, true);
+    request_hold(b.request, true);
+    assert_false(served_step(&s));
+    assert_int_equal(request_usage(a.request)->n_preempted, 0);
+    request_hold(a.request, false);
+    request_hold(b.request, false);
+    served_finish(&s, list, 2, 100);
+    assert_int_equal(a.usage.n_preempted, 0);
+    asked_check(&a);
+    asked_check(&b);
+    asked_end(&a);
+    asked_end(&b);
+    served_close(&s);
+}
+
 /* ---- limits ---- */
 
 static enum ferry_status try_submit(struct served *s, struct asked *asked, struct ferry_error *err)
@@ -348,7 +430,8 @@ static void preempted_work_is_exempt(void **state)
         assert_true(served_step(&s));
     }
     scheduler_view(s.scheduler, &view);
-    assert_int_equal(view.n_waiting, 1);
+    assert_int_equal(view.n_waiting, 2); /* both wait, and one of them is exempt from the limit */
+    assert_int_equal(view.n_waiting_tokens, 20);
     asked_init(&a, 10, 30, 4);
     assert_int_equal(try_submit(&s, &a, &err), FERRY_OK); /* the last place */
     served_finish(&s, list, 2, 1000);
@@ -684,6 +767,17 @@ static void nonfinite_is_one_requests(void **state)
     assert_int_equal(scheduler_step(s.scheduler, &idle, NULL), FERRY_OK);
     expect_end(&a, REQUEST_FINISH_ERROR);
     assert_int_equal(a.answers[0].error, FERRY_ERR_NONFINITE);
+    /* What others' keys did to the cache before is not in this one's words. */
+    char message[sizeof a.answers[0].message];
+    memcpy(message, a.answers[0].message, sizeof message);
+    asked_end(&a);
+    ((struct model_counters *)(uintptr_t)model_counters(s.model))->kv_overflows += 7;
+    asked_init(&a, 5, 61, 3);
+    a.ids[4] = poisoned;
+    asked_submit(&a, &s);
+    assert_true(served_step(&s));
+    expect_end(&a, REQUEST_FINISH_ERROR);
+    assert_string_equal(a.answers[0].message, message);
     asked_end(&a);
     served_close(&s);
     tiny_remove(folder);
@@ -811,6 +905,8 @@ int main(void)
         cmocka_unit_test(destroyed_in_all_states),
         cmocka_unit_test(held_requests_pause),
         cmocka_unit_test(held_requests_give_pages_up),
+        cmocka_unit_test(held_requests_give_sequences_up),
+        cmocka_unit_test(held_requests_do_not_compete),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(preempted_work_is_exempt),
         cmocka_unit_test(late_starts_time_out),

@@ -188,9 +188,9 @@ struct scheduler_view demo_view(const struct demo *demo)
 void demo_wait_idle(const struct demo *demo)
 {
     demo_wait_answers(demo, 0);
-    for (int i = 0; i < 50000 && demo_view(demo).n_running > 0; i++) /* shown after the step */
-        demo_nap();
-    assert_int_equal(demo_view(demo).n_running, 0);
+    for (int i = 0; i < 50000 && demo_view(demo).n_running + demo_view(demo).n_held > 0; i++)
+        demo_nap(); /* shown after the step */
+    assert_int_equal(demo_view(demo).n_running + demo_view(demo).n_held, 0);
     assert_int_equal(demo_view(demo).n_waiting, 0);
 }
 
