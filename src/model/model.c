@@ -253,16 +253,19 @@ enum ferry_status model_step(struct model *model, const struct model_run *runs, 
     if (n_tokens == 0)
         return FERRY_OK;
     unsigned mode = fp_mode_enter();
+    uint64_t overflows = model->counters.kv_overflows;
     enum ferry_status st = forward(model, runs, n_runs, logits, err);
     if (st ==
         FERRY_ERR_LEDGER) { /* a void step is repeated once: K and V are written by position */
         model->counters.steps_retried++;
+        overflows = model->counters.kv_overflows;
         st = forward(model, runs, n_runs, logits, err);
     }
     fp_mode_leave(mode);
-    if (st == FERRY_ERR_NONFINITE && model->counters.kv_overflows > 0)
+    overflows = model->counters.kv_overflows - overflows; /* this step's: others' are their own */
+    if (st == FERRY_ERR_NONFINITE && overflows > 0)
         error_prefix(err, "%llu keys or values do not fit the KV cache's format, use --kv bf16: ",
-                     (unsigned long long)model->counters.kv_overflows);
+                     (unsigned long long)overflows);
     if (st != FERRY_OK)
         return st;
     model->counters.steps++;
