@@ -1,0 +1,370 @@
+/* Inside of the transport `ucx`: what its files share. No other file includes it.
+ *
+ * Why here: UCX carries control messages and wakes us; lanes inside a host are plain memory that
+ * UCX maps, and across hosts ranges of a ring travel as active messages. ucx.c has the worker and
+ * the poll loop, ucx_conn.c connections and control messages, ucx_lane.c offers and lanes,
+ * ucx_ship.c the lanes that travel, ucx_memory.c shared memory and its quarantine, ucx_process.c
+ * who a process is, ucx_address.c "host:port".
+ *
+ * Threads: everything belongs to the fabric's thread, except what says "engine". Callbacks of UCX
+ * only note what happened; events reach the owner after UCX has returned, so that an event may
+ * close any connection. */
+#ifndef FABRIC_UCX_IMPL_H
+#define FABRIC_UCX_IMPL_H
+
+#include "base/limits.h"
+#include "fabric/transport.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <ucp/api/ucp.h>
+
+enum {
+    UCX_CONNS = 4 * LIMIT_SEATS, /* at once; more are refused */
+    UCX_QUEUE_BYTES = 1 << 20,   /* of control messages that UCX has not sent yet, per connection */
+    UCX_FRAGMENT_BYTES = 4096,   /* of a control message per active message: one eager fragment */
+    UCX_IN_FLIGHT = 4,           /* ranges of one lane that UCX has not sent yet */
+    UCX_RANGES = 4 * UCX_IN_FLIGHT, /* ranges of one lane that have begun to arrive */
+    UCX_RKEY_MAX = 1024,            /* bytes of a packed memory key (about 30 in use) */
+};
+
+/* ---- ucx_address.c ---- */
+
+struct ucx_address {
+    struct sockaddr_storage storage;
+    socklen_t n_bytes;
+};
+
+/* "host:port" or "[v6]:port", names too. FERRY_ERR_ARG. */
+enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text,
+                                    struct ferry_error *err) FERRY_MUST_CHECK;
+/* Numeric; a wildcard is replaced by an address of this host that others may reach. */
+void ucx_address_format(const struct sockaddr_storage *address,
+                        char ret_text[TRANSPORT_ADDRESS_MAX]);
+
+/* ---- ucx_process.c ---- */
+
+/* Names a process of this host beyond the life of its number. Travels in offers. */
+struct ucx_process {
+    uint64_t pid_ns; /* inode; pid means something only in the same one */
+    uint64_t start;  /* clock ticks since boot */
+    uint32_t pid;
+    uint32_t zero;
+};
+
+/* A watched process; fd -1: not by descriptor. */
+struct ucx_watch {
+    struct ucx_process process;
+    int fd;
+    bool can_judge; /* false: nobody can say whether it is gone */
+};
+
+void ucx_process_self(struct ucx_process *ret);
+void ucx_watch_open(struct ucx_watch *ret, const struct ucx_process *process);
+void ucx_watch_close(struct ucx_watch *watch);
+/* Whether the process is known to be gone (a zombie is: it has no memory any more). */
+bool ucx_watch_is_gone(const struct ucx_watch *watch);
+/* Number that is equal for two processes that may share memory, and hardly ever otherwise; not 0.
+ */
+uint64_t ucx_host_id(void);
+
+/* ---- ucx_memory.c ---- */
+
+/* What a region of memory begins with. A peer is told the nonce beside the key, and uses what it
+ * has mapped only when it finds it there: a key names a process and a descriptor by numbers, which
+ * may mean something else on the other side. */
+struct ucx_region {
+    _Alignas(64) uint64_t nonce;
+    _Alignas(64) unsigned char data[];
+};
+
+/* Own memory that peers may map (handle set) or that is private to the process. */
+struct ucx_memory {
+    ucp_mem_h handle;
+    struct ucx_region *region;
+    size_t n_bytes; /* of the data */
+};
+
+/* A peer's memory, mapped here. */
+struct ucx_window {
+    ucp_rkey_h rkey;
+    void *data; /* NULL: not mapped */
+};
+
+/* How a peer maps a region: travels in offers. */
+struct ucx_key {
+    uint64_t address; /* at the owner */
+    uint64_t nonce;
+    uint64_t n_bytes; /* of the data */
+    uint32_t n_rkey;  /* 0: it cannot be mapped */
+    uint32_t zero;
+    unsigned char rkey[UCX_RKEY_MAX];
+};
+
+/* Rings that a peer may still write, until its process is gone. */
+struct ucx_quarantined {
+    struct ucx_quarantined *next;
+    struct ucx_memory memory;
+    struct ucx_watch watch;
+};
+
+/* n_bytes of zeroed memory that peers of this host can map; its pages are claimed. what: for the
+ * error. FERRY_ERR_NOMEM; FERRY_ERR_UNSUPPORTED: UCX has no transport for it. */
+enum ferry_status ucx_memory_share(struct ucx_memory *ret, ucp_context_h context, size_t n_bytes,
+                                   const char *what, struct ferry_error *err) FERRY_MUST_CHECK;
+/* The same, for this process alone. FERRY_ERR_NOMEM. */
+enum ferry_status ucx_memory_own(struct ucx_memory *ret, size_t n_bytes, const char *what,
+                                 struct ferry_error *err) FERRY_MUST_CHECK;
+void ucx_memory_fini(struct ucx_memory *memory, ucp_context_h context);
+/* The key that peers map it by. */
+void ucx_memory_key(const struct ucx_memory *memory, ucp_context_h context, struct ucx_key *ret);
+
+/* Maps a peer's region with n_bytes of data; false: not reachable by loads and stores, or not what
+ * the peer says that it is. The key is hostile. */
+bool ucx_window_open(struct ucx_window *ret, ucp_ep_h ep, const struct ucx_key *key,
+                     size_t n_bytes);
+void ucx_window_close(struct ucx_window *window);
+
+/* A number that nobody can guess. */
+uint64_t ucx_random(void);
+
+/* ---- connections ---- */
+
+/* Active messages, by their id. */
+enum ucx_message { UCX_HELLO, UCX_CONTROL, UCX_DATA, UCX_CREDIT, UCX_N_MESSAGES };
+
+/* What every message but a hello begins with: the receiver's connection, and proof of being at its
+ * other end: the token was told only to that peer. */
+struct ucx_label {
+    uint64_t token;
+    uint32_t slot;
+    uint32_t zero;
+};
+
+struct ucx_hello {
+    uint32_t magic, version;
+    struct ucx_label label; /* for messages to who sends this */
+    uint64_t host;          /* ucx_host_id, 0: shares no memory */
+    struct ucx_process process;
+};
+
+struct ucx_control {
+    struct ucx_label label;
+    uint32_t sequence; /* of the fragment */
+    uint32_t n_bytes;  /* of the whole message */
+    uint32_t at;       /* of this fragment in it */
+    uint32_t zero;
+};
+
+/* A range of a lane's ring; the payload lies at `from`. Positions as in lane.h. */
+struct ucx_data {
+    struct ucx_label label;
+    uint64_t from, next; /* next - from: the payload, and what the ring leaves unused behind it */
+    uint32_t channel;
+    uint32_t whole; /* 1: a message ends at next, so that the head may move there */
+};
+
+struct ucx_credit {
+    struct ucx_label label;
+    uint64_t tail;
+    uint32_t channel;
+    uint32_t zero;
+};
+
+/* One active message on its way out. */
+struct ucx_send {
+    struct transport_conn *conn;
+    size_t queued_bytes; /* counted in conn->queued_bytes */
+    unsigned *in_flight; /* of a lane; or NULL */
+    union {
+        struct ucx_hello hello;
+        struct ucx_control control;
+        struct ucx_data data;
+        struct ucx_credit credit;
+    } header;
+    unsigned char payload[];
+};
+
+/* A control message that comes in. */
+struct ucx_inbox {
+    struct ucx_inbox *next;
+    size_t n_bytes, have;
+    unsigned char data[];
+};
+
+struct ucx_inlet;
+
+/* A range of a ring that has begun to arrive. */
+struct ucx_range {
+    uint64_t from, next;
+    struct ucx_inlet *inlet; /* NULL: the place is free */
+    bool whole, landed;
+};
+
+/* The sending end of a lane that travels. */
+struct ucx_outlet {
+    struct transport_conn *conn;
+    struct lane_shared *shared; /* the mirror */
+    size_t ring_bytes;
+    _Atomic uint64_t committed; /* engine writes */
+    _Atomic uint64_t pad_from;  /* engine: where the newest lap's unused rest begins */
+    uint64_t target;            /* committed as it was seen; a message ends there */
+    uint64_t sent;              /* given to UCX */
+    uint64_t tail;              /* the receiver's, as told */
+    unsigned in_flight;
+};
+
+/* The receiving end; a peer that maps the ring leaves all but `conn` as it is. */
+struct ucx_inlet {
+    struct transport_conn *conn;
+    struct lane_shared *shared;
+    size_t ring_bytes;
+    _Atomic bool travels;      /* the peer sends ranges */
+    _Atomic uint64_t released; /* engine writes */
+    _Atomic uint64_t credited; /* engine reads: the tail that the peer was told */
+    _Atomic uint64_t landed;   /* all before it is there; engine reads */
+    uint64_t head;
+    uint64_t told_ns; /* when the last credit was sent */
+    struct ucx_range ranges[UCX_RANGES];
+};
+
+struct ucx_lanes {
+    bool offered, accepted;
+    size_t ring_bytes[LANE_N_CHANNELS];
+    size_t at[LANE_N_CHANNELS]; /* of each lane in a region of rings */
+    size_t n_bytes;             /* of a region */
+    struct ucx_memory rings;    /* own: the receiving ends */
+    struct ucx_memory mirror;   /* own: the sending ends, when they travel */
+    struct ucx_window window;   /* the peer's: the sending ends, when they are mapped */
+    struct ucx_window bell;     /* the peer's */
+    struct lane ends[LANE_N_CHANNELS][LANE_N_SIDES];
+    struct ucx_outlet out[LANE_N_CHANNELS];
+    struct ucx_inlet in[LANE_N_CHANNELS];
+};
+
+enum ucx_state {
+    UCX_CONNECTING, /* no hello from the peer yet */
+    UCX_OPEN,
+};
+
+struct transport_conn {
+    struct transport *owner;
+    struct transport_conn *next; /* of those that were closed and still wait for UCX */
+    ucp_ep_h ep;
+    struct ucx_label label; /* for messages from the peer */
+    struct ucx_label peer;  /* for messages to it */
+    uint64_t peer_host;     /* as it says */
+    struct ucx_watch watch; /* its process; judges only inside a host */
+    uint64_t since_ns;
+    enum ucx_state state;
+    bool incoming;
+    bool say_open; /* accepted or connected is due */
+    bool failed;   /* lost is due, or was said */
+    bool said_lost;
+    unsigned passes;  /* of poll since it failed */
+    unsigned n_sends; /* active messages, own and arriving ones, that UCX still holds */
+    size_t queued_bytes;
+    uint32_t sequence_out, sequence_in;
+    struct ucx_inbox *partial, *first, *last;
+    struct ucx_lanes lanes;
+    char name[TRANSPORT_ADDRESS_MAX];
+    char reason[200];
+};
+
+/* A connection request that waits for the end of the callback. */
+struct ucx_request {
+    struct ucx_request *next;
+    ucp_conn_request_h handle;
+};
+
+struct transport {
+    struct transport_events events;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_listener_h listener;
+    int worker_fd, wake_fd;
+    sa_family_t family; /* of the listener */
+    bool no_share;      /* this process maps nobody's memory and nobody maps its */
+    uint64_t host;
+    uint64_t swept_ns; /* when quarantine and strangers were looked through */
+    bool ring_bell;    /* something landed, the engine is told at the end of the pass */
+    _Atomic bool woken, asleep;
+    struct ucx_memory bell;
+    struct ucx_request *requests;
+    struct transport_conn *conns[UCX_CONNS];
+    struct transport_conn *closed;
+    struct ucx_quarantined *quarantine;
+    char address[TRANSPORT_ADDRESS_MAX];
+};
+
+/* ---- ucx.c ---- */
+
+/* Sees to it that poll looks at the lanes again. Any thread. */
+void ucx_nudge(struct transport *transport);
+
+/* ---- ucx_conn.c ---- */
+
+enum ferry_status ucx_connect(struct transport *transport, const char *address,
+                              struct transport_conn **ret_conn, struct ferry_error *err);
+void ucx_conn_accept(struct transport *transport, ucp_conn_request_h request);
+enum ferry_status ucx_send(struct transport_conn *conn, const void *data, size_t n_bytes);
+void ucx_close(struct transport_conn *conn, bool keep_lanes);
+/* Frees those closed ones that UCX has let go; all: without asking, the worker is gone. */
+void ucx_conn_reap(struct transport *transport, bool all);
+/* Runs the events that are due and returns their number. idle: UCX had nothing more. */
+size_t ucx_conn_deliver(struct transport *transport, bool idle);
+/* Drops who connected and has not said hello in time. */
+void ucx_conn_expire(struct transport *transport, uint64_t now_ns);
+/* Whether anybody has connected and said nothing yet. */
+bool ucx_conn_strangers(const struct transport *transport);
+
+/* The connection broke; `lost` will be said. reason is copied. */
+void ucx_conn_fail(struct transport_conn *conn, const char *reason);
+/* Sends header (n_header bytes, in send->header) and payload. Takes send. */
+void ucx_conn_post(struct ucx_send *send, enum ucx_message id, size_t n_header, const void *payload,
+                   size_t n_payload);
+/* The open connection that a message's label names, or NULL. */
+struct transport_conn *ucx_conn_find(struct transport *transport, const struct ucx_label *label);
+
+ucs_status_t ucx_on_hello(void *arg, const void *header, size_t n_header, void *data,
+                          size_t n_bytes, const ucp_am_recv_param_t *param);
+ucs_status_t ucx_on_control(void *arg, const void *header, size_t n_header, void *data,
+                            size_t n_bytes, const ucp_am_recv_param_t *param);
+
+/* ---- ucx_lane.c ---- */
+
+enum ferry_status ucx_offer(struct transport_conn *conn, const struct transport_lanes *lanes,
+                            void *ret_offer, size_t *ret_bytes, struct ferry_error *err);
+enum ferry_status ucx_accept(struct transport_conn *conn, const void *offer, size_t n_bytes,
+                             struct ferry_error *err);
+struct lane *ucx_lane(struct transport_conn *conn, enum lane_channel channel, enum lane_side side);
+enum link_class ucx_link(const struct transport_conn *conn);
+struct lane_shared *ucx_lane_ring(struct transport_conn *conn, enum lane_channel channel);
+/* Lets go of the peer's memory, and of the own with keep: into quarantine, unless the peer is gone
+ * or on another host. What remains stays until ucx_lanes_free, since UCX may still read or write
+ * it. */
+void ucx_lanes_close(struct transport_conn *conn, bool keep);
+void ucx_lanes_free(struct transport_conn *conn);
+/* Frees what is in quarantine of processes that are gone; all: everything. */
+void ucx_quarantine_sweep(struct transport *transport, bool all);
+size_t ucx_quarantined(const struct transport *transport);
+
+/* ---- ucx_ship.c ---- */
+
+void ucx_ship_init(struct transport_conn *conn);
+void ucx_committed(void *arg, struct lane *lane, uint64_t from, uint64_t to); /* engine */
+void ucx_released(void *arg, struct lane *lane, uint64_t tail);               /* engine */
+/* Sends what was committed and released. */
+void ucx_ship(struct transport *transport);
+/* Whether ucx_ship would have something to do. */
+bool ucx_ship_due(struct transport *transport);
+ucs_status_t ucx_on_data(void *arg, const void *header, size_t n_header, void *data, size_t n_bytes,
+                         const ucp_am_recv_param_t *param);
+ucs_status_t ucx_on_credit(void *arg, const void *header, size_t n_header, void *data,
+                           size_t n_bytes, const ucp_am_recv_param_t *param);
+
+#endif
