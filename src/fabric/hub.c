@@ -152,11 +152,8 @@ void fabric_hub_kill(struct fabric_hub *hub, const char *name)
         if (rank->dead || strcmp(rank->name, name) != 0)
             continue;
         rank->dead = true;
-        for (struct transport_conn *conn = rank->conns; conn != NULL; conn = conn->next) {
-            if (conn->peer != NULL)
-                conn->peer->gone = true;
+        for (struct transport_conn *conn = rank->conns; conn != NULL; conn = conn->next)
             hub_sever(conn, "has died");
-        }
         hub_quarantine_forget(hub, rank->serial);
         if (hub->sim != NULL)
             sim_kill(rank);

@@ -69,11 +69,11 @@ struct transport_conn {
     struct transport_conn *next; /* of the owner */
     struct transport_conn *peer; /* the other end; NULL: refused, lost or closed */
     char peer_name[TRANSPORT_ADDRESS_MAX];
+    uint64_t peer_rank; /* its serial; 0: there was none of that name */
     uint64_t serial;
     bool accepted; /* not by an own connect */
     bool known;    /* to the owner: only then it is told of a loss, and closes */
     bool lost;     /* the owner was told */
-    bool gone;     /* the peer's rank was killed or has left the hub */
     bool cut;
     struct hub_item intro, loss; /* need no memory when they happen */
     char reason[TRANSPORT_ADDRESS_MAX + 80];

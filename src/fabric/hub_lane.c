@@ -193,22 +193,24 @@ void hub_rings_sever(struct transport_conn *conn)
     }
 }
 
-static bool writer_lives(const struct fabric_hub *hub, uint64_t writer)
+static bool rank_lives(const struct fabric_hub *hub, uint64_t serial)
 {
     for (const struct transport *rank = hub->ranks; rank != NULL; rank = rank->next) {
-        if (rank->serial == writer)
+        if (rank->serial == serial)
             return !rank->dead;
     }
     return false;
 }
 
 /* A ring that its writer still refers to is not freed in any case: its thread may be inside. So the
- * quarantine is the account of what processes could not reuse, and keeps the memory besides. */
+ * quarantine is the account of what processes could not reuse, and keeps the memory besides. Sim's
+ * ranks are on hosts of their own: a peer cannot write here. */
 void hub_rings_close(struct transport_conn *conn, bool keep)
 {
     for (int channel = 0; channel < LANE_N_CHANNELS; channel++) {
         struct hub_ring *in = conn->rings[channel][LANE_RECEIVE];
-        if (keep && in != NULL && in->writer != 0 && writer_lives(in->hub, in->writer)) {
+        if (keep && in != NULL && in->writer != 0 && in->hub->sim == NULL &&
+            rank_lives(in->hub, in->writer)) {
             in->next_quarantined = conn->owner->quarantine;
             conn->owner->quarantine = in;
         } else {
@@ -262,7 +264,8 @@ bool hub_gone(const struct transport_conn *conn)
     struct fabric_hub *hub = conn->owner->hub;
 
     (void)pthread_mutex_lock(&hub->lock);
-    bool gone = conn->gone && !conn->cut; /* no word comes through a cut */
+    bool gone = conn->peer_rank != 0 && !rank_lives(hub, conn->peer_rank) &&
+                !conn->cut; /* no word comes through a cut */
     (void)pthread_mutex_unlock(&hub->lock);
     return gone;
 }

@@ -92,11 +92,8 @@ void loop_destroy(struct transport *transport)
     struct transport **at = &hub->ranks;
 
     (void)pthread_mutex_lock(&hub->lock);
-    while (transport->conns != NULL) {
-        if (transport->conns->peer != NULL)
-            transport->conns->peer->gone = true;
+    while (transport->conns != NULL)
         drop_conn(transport->conns, false);
-    }
     hub_quarantine_drop(transport);
     while (*at != transport)
         at = &(*at)->next;
@@ -115,16 +112,16 @@ void loop_address(const struct transport *transport, char ret_address[TRANSPORT_
 
 /* ---- connections ---- */
 
-static struct transport_conn *add_conn(struct transport *owner, struct transport_conn *conn,
-                                       const char *peer_name)
+static void add_conn(struct transport *owner, struct transport_conn *conn, const char *peer_name,
+                     const struct transport *peer_rank)
 {
     conn->owner = owner;
+    conn->peer_rank = peer_rank != NULL ? peer_rank->serial : 0;
     (void)snprintf(conn->peer_name, sizeof conn->peer_name, "%s", peer_name);
     conn->serial = ++owner->hub->sequence;
     conn->cut = hub_is_cut(owner->hub, owner->name, peer_name);
     conn->next = owner->conns;
     owner->conns = conn;
-    return conn;
 }
 
 enum ferry_status loop_connect(struct transport *transport, const char *address,
@@ -144,7 +141,7 @@ enum ferry_status loop_connect(struct transport *transport, const char *address,
     }
     (void)pthread_mutex_lock(&hub->lock);
     struct transport *target = transport->dead ? NULL : find_rank(hub, address);
-    (void)add_conn(transport, near, address);
+    add_conn(transport, near, address, target);
     near->known = true;
     if (target == NULL) {
         mem_free(far);
@@ -153,7 +150,7 @@ enum ferry_status loop_connect(struct transport *transport, const char *address,
         near->loss.kind = HUB_LOST;
         hub_push(near, &near->control_wire, &near->loss);
     } else {
-        (void)add_conn(target, far, transport->name);
+        add_conn(target, far, transport->name, transport);
         far->accepted = true;
         near->peer = far;
         far->peer = near;

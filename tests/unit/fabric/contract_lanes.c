@@ -512,6 +512,8 @@ static void quarantine_counts_what_a_living_peer_may_write(void **state)
         WAIT_FOR(world, ab.far->n_lost == 1);
         end_close(&world->ends[1], ab.far, false);
         assert_int_equal(ops->quarantined(a), two); /* its process still lives */
+        if (ops->gone != NULL)
+            assert_false(ops->gone(ac.far->conn));
         end_destroy(&world->ends[2]);
         WAIT_FOR(world, ops->quarantined(a) == one);
         end_destroy(&world->ends[1]);

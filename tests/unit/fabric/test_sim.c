@@ -12,7 +12,6 @@ int main(void)
         .latency_ns = 20000,
         .bytes_per_ns = 0.125,
         .strict_offers = true,
-        .quarantines = true,
         .n_messages = 20000,
     };
 
