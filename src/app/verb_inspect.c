@@ -118,6 +118,23 @@ static bool has_no_tokenizer(const struct loaded *l)
     return l->tokenizer == NULL && l->tokenizer_error.status == FERRY_ERR_NOT_FOUND;
 }
 
+static void print_checks(const struct loaded *l)
+{
+    const char *root = model_manifest_root(l->model);
+
+    (void)printf("  checks      every tensor is used exactly once\n");
+    if (root != NULL)
+        (void)printf("              loading compares each expert's SHA-256 with the manifest (root "
+                     "%.16s)\n",
+                     root);
+    else
+        (void)printf("              no manifest: nothing to compare experts' SHA-256 with\n");
+    if (checkpoint_n_stale(l->checkpoint) > 0)
+        (void)printf("              %zu entries of the index disagree with the files' headers; the "
+                     "headers count\n",
+                     checkpoint_n_stale(l->checkpoint));
+}
+
 static void print_people(const struct inspect_options *o, const struct loaded *l)
 {
     const struct model_config *c = model_config(l->model);
@@ -164,11 +181,7 @@ static void print_people(const struct inspect_options *o, const struct loaded *l
     (void)printf("    total     %s after loading, %s with a full KV cache\n",
                  bytes_text((double)m.resident, a), bytes_text((double)m.total, b));
     (void)printf("  numerics    %s\n", model_numerics(l->model));
-    (void)printf("  checks      every tensor is used exactly once\n");
-    if (checkpoint_n_stale(l->checkpoint) > 0)
-        (void)printf("              %zu entries of the index disagree with the files' headers; the "
-                     "headers count\n",
-                     checkpoint_n_stale(l->checkpoint));
+    print_checks(l);
 }
 
 static json_t *tensors_json(const struct checkpoint *checkpoint)
@@ -224,6 +237,7 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
     const struct model_config *c = model_config(l->model);
     const struct model_plan *plan = model_plan(l->model);
     struct memory_table m = memory_of(o, l);
+    char header_hash[65];
     json_t *json = json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I}",
         "name", c->name, "architecture", c->arch->name, "format",
@@ -250,6 +264,11 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
                                                                 : "unreadable"));
     if (l->tokenizer == NULL && !has_no_tokenizer(l))
         (void)json_object_set_new(json, "tokenizer_error", json_string(l->tokenizer_error.msg));
+    checkpoint_header_hash(l->checkpoint, header_hash);
+    (void)json_object_set_new(json, "header_hash", json_string(header_hash));
+    (void)json_object_set_new(
+        json, "manifest_root",
+        json_string(model_manifest_root(l->model) != NULL ? model_manifest_root(l->model) : ""));
     if (o->tensors)
         (void)json_object_set_new(json, "tensors", tensors_json(l->checkpoint));
     if (o->hashes)

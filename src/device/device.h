@@ -127,6 +127,10 @@ bool device_weight_bytes(enum dtype dtype, size_t n_cols, size_t k, size_t *ret_
  * weight->packed. Exact. */
 void device_weight_pack(struct device *device, struct weight *weight, void *dst);
 
+/* The same by the calling thread alone, which may be any: beside operations of the engine thread.
+ */
+void device_weight_pack_alone(struct weight *weight, void *dst);
+
 /* out[i] = row ids[i] of a [n_vocab, k] table, decoded to f32 and multiplied by `scale`. ids are in
  * range. */
 void device_embed(struct device *device, const struct weight *table, const int32_t *ids, size_t n,

@@ -471,6 +471,11 @@ const char *checkpoint_dir(const struct checkpoint *checkpoint)
     return checkpoint->dir;
 }
 
+const char *checkpoint_first_file(const struct checkpoint *checkpoint)
+{
+    return checkpoint->maps[0]->path;
+}
+
 const json_t *checkpoint_config(const struct checkpoint *checkpoint)
 {
     return checkpoint->config;

@@ -53,6 +53,9 @@ enum checkpoint_format checkpoint_format(const struct checkpoint *checkpoint);
 /* The folder that the checkpoint lives in (for tokenizer.json and the like); borrowed. */
 const char *checkpoint_dir(const struct checkpoint *checkpoint);
 
+/* Path of the first file that tensors come from, as opened: the .gguf that was given. Borrowed. */
+const char *checkpoint_first_file(const struct checkpoint *checkpoint);
+
 /* config.json (safetensors); NULL for GGUF. Borrowed. */
 const json_t *checkpoint_config(const struct checkpoint *checkpoint);
 

@@ -250,7 +250,8 @@ static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct
         return FERRY_OK;
     }
     const struct ffn_weights *experts = expert_store_layer(p->model->store, layer);
-    if (experts == NULL) /* law 3: an expert runs only where its weights are */
+    /* law 3: an expert runs only where its weights are */
+    if (expert_store_count(p->model->store, layer) < c->router.n_experts)
         return FERRY_FAIL(p->err, FERRY_ERR_NO_HOLDER, "layer %zu: an expert is not resident",
                           layer);
     bool shared = c->shared_width > 0;

@@ -43,10 +43,11 @@ struct model {
     struct exchange *exchange;
     struct step_buffers step;
     struct model_counters counters;
-    struct arena arena;      /* configuration, norms, biases: the model's lifetime */
-    struct arena step_arena; /* step buffers: carved at load, never grown */
-    unsigned char *packed;   /* weights.packed_bytes */
-    float *inv_freq;         /* [n_rope_pairs] */
+    struct arena arena;               /* configuration, norms, biases: the model's lifetime */
+    struct arena step_arena;          /* step buffers: carved at load, never grown */
+    struct expert_manifest *manifest; /* NULL: the checkpoint has none */
+    unsigned char *packed;            /* weights_memory_bytes */
+    float *inv_freq;                  /* [n_rope_pairs] */
     char numerics[512];
     bool loaded;
 };

@@ -14,14 +14,20 @@
 
 enum { STEP_TOKENS_DEFAULT = 512, NUMERICS_VERSION = 1 };
 
+static size_t memory_bytes(const struct model *model)
+{
+    return weights_memory_bytes(&model->weights, model->store, model->options.placement);
+}
+
 void model_destroy(struct model *model)
 {
     if (model == NULL)
         return;
     exchange_destroy(model->exchange);
-    expert_store_destroy(model->store);
     if (model->packed != NULL)
-        map_free(model->packed, model->weights.packed_bytes);
+        map_free(model->packed, memory_bytes(model));
+    expert_store_destroy(model->store);
+    expert_manifest_destroy(model->manifest);
     arena_fini(&model->step_arena);
     arena_fini(&model->arena);
     mem_free(model);
@@ -101,18 +107,25 @@ static void make_plan(struct model *model)
 {
     const struct model_config *c = &model->config;
     struct device_limits limits = limits_of(model);
+    struct expert_share share;
+    bool packs = !model->options.no_repack;
 
+    expert_store_share(model->store, model->options.placement, model->options.seat, &share);
+    if (model->options.placement == NULL) /* laid out one behind the other, not in slots */
+        share.packed_bytes = expert_store_packed_bytes(model->store);
     model->plan = (struct model_plan){
-        .weights_file = model->weights.matrix_bytes,
-        .weights_packed = model->options.no_repack ? 0 : model->weights.packed_bytes,
+        .weights_file = model->weights.matrix_bytes + share.file_bytes,
+        .weights_packed = packs ? model->weights.packed_bytes + share.packed_bytes : 0,
+        .experts_held = share.n_experts,
+        .experts_room = share.n_room,
+        .room_packed = packs ? share.room_bytes : 0,
         .embed_mapped = model->weights.embed.n_cols * model->weights.embed.row_bytes,
         .step = carve_step(model, NULL) + device_reserve_bytes(model->device, &limits) +
                 exchange_bytes(model->options.step_tokens, c->router.top_k, c->router.n_experts,
                                c->hidden) +
                 exchange_counts_bytes(c->n_layers, c->router.n_experts),
-        .active_per_token =
-            model->weights.matrix_bytes - expert_store_file_bytes(model->store) +
-            expert_store_file_bytes(model->store) / c->router.n_experts * c->router.top_k,
+        .active_per_token = model->weights.matrix_bytes + expert_store_file_bytes(model->store) /
+                                                              c->router.n_experts * c->router.top_k,
         .kv_per_token = model_config_kv_bytes_per_token(c, model->options.kv_dtype),
     };
 }
@@ -127,6 +140,71 @@ static void make_numerics(struct model *model)
                    "ferry-n%d;backend=cpu;model=%.16s;kv=%s;act=a32;chunk=%d;combine=f32,index;"
                    "routing=as-trained",
                    NUMERICS_VERSION, hash, dtype_name(model->options.kv_dtype), KERNEL_KV_CHUNK);
+}
+
+static enum ferry_status check_placement(const struct model *model, struct ferry_error *err)
+{
+    const struct placement *p = model->options.placement;
+    const struct model_config *c = &model->config;
+
+    if (p == NULL)
+        return FERRY_OK;
+    if (placement_n_layers(p) != c->n_layers || placement_n_experts(p) != c->router.n_experts)
+        return FERRY_FAIL(
+            err, FERRY_ERR_ARG,
+            "the placement is for %zu layers of %zu experts, the model has %zu of %zu",
+            placement_n_layers(p), placement_n_experts(p), c->n_layers, c->router.n_experts);
+    if (model->options.seat < 0 || (size_t)model->options.seat >= placement_n_seats(p))
+        return FERRY_FAIL(err, FERRY_ERR_ARG,
+                          "the placement has seats 0..%zu, this rank is seat %d",
+                          placement_n_seats(p) - 1, model->options.seat);
+    for (size_t l = 0; l < c->n_layers; l++) {
+        if (c->layer_has_experts[l] && placement_listed(p, l, 0) == 0)
+            return FERRY_FAIL(err, FERRY_ERR_ARG,
+                              "the placement leaves out layer %zu, which has experts", l);
+    }
+    return FERRY_OK;
+}
+
+static struct expert_manifest_shape shape_of(const struct model *model, char model_hash[65])
+{
+    const struct model_config *c = &model->config;
+
+    checkpoint_header_hash(model->checkpoint, model_hash);
+    return (struct expert_manifest_shape){model_hash, c->layer_has_experts, c->n_layers,
+                                          c->router.n_experts};
+}
+
+static enum ferry_status read_manifest(struct model *model, struct ferry_error *err)
+{
+    char hash[65], *path = expert_manifest_path(model->checkpoint);
+    struct expert_manifest_shape shape = shape_of(model, hash);
+
+    if (path == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "model: no memory");
+    enum ferry_status st = expert_manifest_read(&model->manifest, path, &shape, err);
+    mem_free(path);
+    expert_store_use_manifest(model->store, model->manifest);
+    return st;
+}
+
+/* Everything but the weights' bytes. */
+static enum ferry_status bind(struct model *model, struct ferry_error *err)
+{
+    enum ferry_status st = model_config_read(&model->config, model->checkpoint, &model->arena, err);
+    struct expert_store_options store = {.n_layers = model->config.n_layers,
+                                         .n_experts = model->config.router.n_experts,
+                                         .no_repack = model->options.no_repack,
+                                         .checkpoint = model->checkpoint};
+
+    if (st == FERRY_OK)
+        st = check_placement(model, err);
+    if (st == FERRY_OK)
+        st = expert_store_create(&model->store, &store, err);
+    if (st == FERRY_OK)
+        st = weights_bind(&model->weights, model->store, &model->config, model->checkpoint,
+                          &model->arena, err);
+    return st == FERRY_OK ? read_manifest(model, err) : st;
 }
 
 enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkpoint,
@@ -145,13 +223,7 @@ enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkp
         model->options.step_logits = model->options.step_tokens;
     arena_init(&model->arena, "model");
     arena_init(&model->step_arena, "step");
-    enum ferry_status st = model_config_read(&model->config, checkpoint, &model->arena, err);
-    if (st == FERRY_OK)
-        st = expert_store_create(&model->store, model->config.n_layers,
-                                 model->config.router.n_experts, err);
-    if (st == FERRY_OK)
-        st = weights_bind(&model->weights, model->store, &model->config, checkpoint, &model->arena,
-                          err);
+    enum ferry_status st = bind(model, err);
     if (st != FERRY_OK) {
         model_destroy(model);
         return st;
@@ -200,14 +272,17 @@ enum ferry_status model_load(struct model *model, struct ferry_error *err)
     if (st != FERRY_OK)
         return st;
     if (!model->options.no_repack) {
-        model->packed = map_alloc(model->weights.packed_bytes, 1);
+        model->packed = map_alloc(memory_bytes(model), 1);
         if (model->packed == NULL)
             return FERRY_FAIL(err, FERRY_ERR_NOMEM,
                               "model: no memory for %zu bytes of weights; try --no-repack",
-                              model->weights.packed_bytes);
-        weights_pack(&model->weights, model->store, c, model->checkpoint, model->device,
-                     model->packed);
+                              memory_bytes(model));
     }
+    const struct weights_home home = {model->packed, model->options.placement, model->options.seat};
+    st = weights_load(&model->weights, model->store, c, model->checkpoint, model->device, &home,
+                      err);
+    if (st != FERRY_OK)
+        return st;
     model->loaded = true;
     return FERRY_OK;
 }
@@ -328,4 +403,78 @@ void model_expert_hash(const struct model *model, size_t layer, size_t expert, c
     ret_hex[0] = 0;
     if (model->config.layer_has_experts[layer])
         expert_store_hash(model->store, layer, expert, ret_hex);
+}
+
+/* ---- experts that come, go, or are described ---- */
+
+const char *model_manifest_root(const struct model *model)
+{
+    return model->manifest != NULL ? expert_manifest_root(model->manifest) : NULL;
+}
+
+static void hash_expert(void *arg, size_t layer, size_t expert, char ret_hex[65])
+{
+    const struct model *model = arg;
+
+    expert_store_hash(model->store, layer, expert, ret_hex);
+    if (expert + 1 == model->config.router.n_experts)
+        checkpoint_forget_pages(model->checkpoint);
+}
+
+enum ferry_status model_write_manifest(const struct model *model, const char *path,
+                                       struct ferry_error *err)
+{
+    char hash[65], *place = path == NULL ? expert_manifest_path(model->checkpoint) : NULL;
+    struct expert_manifest_shape shape = shape_of(model, hash);
+    struct expert_manifest *manifest = NULL;
+
+    if (path == NULL && place == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "model: no memory");
+    enum ferry_status st = checkpoint_recheck(model->checkpoint, err);
+    if (st == FERRY_OK)
+        st = expert_manifest_create(&manifest, &shape, hash_expert, (void *)(uintptr_t)model, err);
+    if (st == FERRY_OK)
+        st = expert_manifest_write(manifest, path != NULL ? path : place, err);
+    expert_manifest_destroy(manifest);
+    mem_free(place);
+    return st;
+}
+
+enum ferry_status model_load_missing(struct model *model, uint64_t live, size_t *ret_n,
+                                     struct ferry_error *err)
+{
+    enum { BATCH = 32 };
+    const struct model_options *o = &model->options;
+    struct expert_id ids[BATCH];
+    size_t n;
+
+    *ret_n = 0;
+    while (o->placement != NULL &&
+           (n = expert_store_missing(model->store, o->placement, o->seat, live, ids, BATCH)) > 0) {
+        n = min_size(n, BATCH);
+        enum ferry_status st = expert_store_load_many(model->store, model->device, ids, n, err);
+        if (st != FERRY_OK)
+            return st;
+        if (!o->no_repack)
+            checkpoint_forget_pages(model->checkpoint);
+        *ret_n += n;
+    }
+    return FERRY_OK;
+}
+
+void model_unload_surplus(struct model *model, uint64_t live, size_t *ret_n)
+{
+    enum { BATCH = 32 };
+    const struct model_options *o = &model->options;
+    struct expert_id ids[BATCH];
+    size_t n;
+
+    *ret_n = 0;
+    while (o->placement != NULL &&
+           (n = expert_store_surplus(model->store, o->placement, o->seat, live, ids, BATCH)) > 0) {
+        n = min_size(n, BATCH);
+        for (size_t i = 0; i < n; i++)
+            expert_store_unload(model->store, ids[i].layer, ids[i].expert);
+        *ret_n += n;
+    }
 }

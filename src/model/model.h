@@ -12,6 +12,7 @@
 #include "file/checkpoint.h"
 #include "model/config.h"
 #include "model/kv.h"
+#include "placement/placement.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,12 +25,19 @@ struct model_options {
     size_t step_logits;  /* most rows of logits of one step; 0: step_tokens */
     bool no_repack;      /* compute from the file's own layout: slower, no second copy */
     enum dtype kv_dtype; /* F32, F16 or BF16 */
+    /* Which experts this rank holds: those that the placement lists for its seat; borrowed,
+     * outlives the model. NULL: all of them. */
+    const struct placement *placement;
+    int seat;
 };
 
 /* Bytes that a model takes, known before anything is allocated. */
 struct model_plan {
-    size_t weights_file;   /* matrices as the file has them */
-    size_t weights_packed; /* matrices repacked; 0 with no_repack */
+    size_t weights_file;   /* matrices that this seat holds, as the file has them */
+    size_t weights_packed; /* the same repacked; 0 with no_repack */
+    size_t experts_held;   /* over all layers; by the placement, from the start */
+    size_t experts_room;   /* most experts that the loss of any one other seat would bring here */
+    size_t room_packed;    /* bytes of them; memory is taken when they come. 0 with no_repack */
     size_t embed_mapped;   /* embedding table, read by row from the file mapping */
     size_t step;           /* activations and scratch of one step */
     size_t kv_per_token;
@@ -38,8 +46,9 @@ struct model_plan {
 };
 
 /* Binds the checkpoint (every tensor taken or refused), then reserves memory and packs. The
- * checkpoint stays mapped and must outlive the model. Errors: those of model_config_read and
- * weights_bind, FERRY_ERR_NOMEM. */
+ * checkpoint stays mapped and must outlive the model. Errors: those of model_config_read,
+ * weights_bind, expert_manifest_read and weights_load; FERRY_ERR_ARG (the placement is not for this
+ * model, or has no such seat); FERRY_ERR_NOMEM. */
 enum ferry_status model_create(struct model **ret_model, struct checkpoint *checkpoint,
                                struct device *device, const struct model_options *options,
                                struct ferry_error *err) FERRY_MUST_CHECK;
@@ -64,6 +73,22 @@ const char *model_numerics(const struct model *model);
 
 /* SHA-256 of one expert's file bytes; layers without experts give an empty string. */
 void model_expert_hash(const struct model *model, size_t layer, size_t expert, char ret_hex[65]);
+
+/* The hash over the checkpoint's manifest, which every loaded expert was compared with; NULL: it
+ * has none, and nothing was compared. Borrowed. */
+const char *model_manifest_root(const struct model *model);
+
+/* Writes the manifest of the files as they are now (reads all of them); path NULL: to where it will
+ * be looked for. The model need not be loaded. FERRY_ERR_IO, FERRY_ERR_NOMEM. */
+enum ferry_status model_write_manifest(const struct model *model, const char *path,
+                                       struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Loads what this seat holds while `live` is the group and does not have yet (the experts of seats
+ * that were lost); and the other way round, unloads what it holds no longer. Both tell how many.
+ * Engine thread, between steps. Nothing without a placement. Errors: expert_store_load_many. */
+enum ferry_status model_load_missing(struct model *model, uint64_t live, size_t *ret_n,
+                                     struct ferry_error *err) FERRY_MUST_CHECK;
+void model_unload_surplus(struct model *model, uint64_t live, size_t *ret_n);
 
 /* Tensors on the architecture's ignore list. */
 size_t model_n_ignored(const struct model *model);

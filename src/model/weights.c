@@ -363,34 +363,38 @@ enum ferry_status weights_bind(struct model_weights *weights, struct expert_stor
     enum ferry_status st = bind_ends(&b);
     for (b.layer = 0; b.layer < config->n_layers && st == FERRY_OK; b.layer++)
         st = bind_layer(&b, store, &weights->layers[b.layer]);
-    if (st != FERRY_OK)
-        return st;
-    weights->packed_bytes += expert_store_packed_bytes(store);
-    weights->matrix_bytes += expert_store_file_bytes(store);
-    return check_all_taken(&b);
+    return st == FERRY_OK ? check_all_taken(&b) : st;
 }
 
-/* ---- packing ---- */
+/* ---- loading ---- */
 
-struct packer {
+/* Experts that are loaded by one call: enough to share the hashing, few enough that their file
+ * pages do not pile up. */
+enum { BATCH = 64, BATCH_BYTES = 16 << 20, FORGET_BYTES = 64 << 20 };
+
+struct loader {
     struct device *device;
+    struct expert_store *store;
     const struct checkpoint *checkpoint;
+    const struct weights_home *home;
+    struct ferry_error *err;
     unsigned char *at;
-    unsigned char *forgotten; /* file pages of what lies before it were let go */
+    size_t n_unforgotten; /* bytes packed since file pages were last let go */
+    struct expert_id batch[BATCH];
+    size_t n_batch, batch_bytes;
 };
 
 /* File pages that were packed leave memory, so that loading never holds the weights twice. */
-static void forget_now_and_then(struct packer *p)
+static void packed_more(struct loader *p, size_t n_bytes)
 {
-    enum { STEP_BYTES = 64 << 20 };
-
-    if ((size_t)(p->at - p->forgotten) < STEP_BYTES)
+    p->n_unforgotten += n_bytes;
+    if (p->n_unforgotten < FORGET_BYTES)
         return;
     checkpoint_forget_pages(p->checkpoint);
-    p->forgotten = p->at;
+    p->n_unforgotten = 0;
 }
 
-static void pack(struct packer *p, struct weight *w)
+static void pack(struct loader *p, struct weight *w)
 {
     size_t n;
 
@@ -398,37 +402,92 @@ static void pack(struct packer *p, struct weight *w)
         return;
     device_weight_pack(p->device, w, p->at);
     p->at += n;
-    forget_now_and_then(p);
+    packed_more(p, n);
 }
 
-static void pack_ffn(struct packer *p, struct ffn_weights *ffn)
+static void pack_ffn(struct loader *p, struct ffn_weights *ffn)
 {
     pack(p, &ffn->gate);
     pack(p, &ffn->up);
     pack(p, &ffn->down);
 }
 
-void weights_pack(struct model_weights *weights, struct expert_store *store,
-                  const struct model_config *config, const struct checkpoint *checkpoint,
-                  struct device *device, unsigned char *memory)
+static void pack_dense(struct loader *p, struct layer_weights *w)
 {
-    struct packer p = {device, checkpoint, memory, memory};
+    struct weight *attn[] = {&w->q, &w->k, &w->v, &w->o, &w->router, &w->shared_score};
 
-    for (size_t l = 0; l < config->n_layers; l++) {
-        struct layer_weights *w = &weights->layers[l];
-        struct weight *attn[] = {&w->q, &w->k, &w->v, &w->o, &w->router, &w->shared_score};
-        for (size_t i = 0; i < sizeof attn / sizeof attn[0]; i++)
-            pack(&p, attn[i]);
-        pack_ffn(&p, &w->dense);
-        pack_ffn(&p, &w->shared);
-        for (size_t e = 0; e < config->router.n_experts && config->layer_has_experts[l]; e++) {
-            p.at = expert_store_pack(store, device, l, e, p.at);
-            forget_now_and_then(&p);
+    for (size_t i = 0; i < sizeof attn / sizeof attn[0]; i++)
+        pack(p, attn[i]);
+    pack_ffn(p, &w->dense);
+    pack_ffn(p, &w->shared);
+}
+
+static enum ferry_status load_batch(struct loader *p)
+{
+    enum ferry_status st =
+        expert_store_load_many(p->store, p->device, p->batch, p->n_batch, p->err);
+
+    if (p->home->memory != NULL)
+        packed_more(p, p->batch_bytes);
+    p->n_batch = p->batch_bytes = 0;
+    return st;
+}
+
+static enum ferry_status load_experts(struct loader *p, size_t layer, size_t n_experts)
+{
+    size_t n_bytes = expert_store_one_bytes(p->store, layer);
+    size_t enough = min_size(BATCH, (size_t)device_threads(p->device));
+    enum ferry_status st = FERRY_OK;
+
+    for (size_t e = 0; e < n_experts && st == FERRY_OK; e++) {
+        if (!expert_store_wants(p->home->placement, p->home->seat, layer, e))
+            continue;
+        if (p->home->placement == NULL && p->home->memory != NULL) {
+            expert_store_lend(p->store, layer, e, p->at);
+            p->at += n_bytes;
         }
+        p->batch[p->n_batch++] = (struct expert_id){(uint32_t)layer, (uint32_t)e};
+        p->batch_bytes += n_bytes;
+        if (p->n_batch == BATCH || (p->n_batch >= enough && p->batch_bytes >= BATCH_BYTES))
+            st = load_batch(p);
     }
+    return st == FERRY_OK ? load_batch(p) : st;
+}
+
+size_t weights_memory_bytes(const struct model_weights *weights, const struct expert_store *store,
+                            const struct placement *placement)
+{
+    return weights->packed_bytes + (placement == NULL ? expert_store_packed_bytes(store) : 0);
+}
+
+enum ferry_status weights_load(struct model_weights *weights, struct expert_store *store,
+                               const struct model_config *config,
+                               const struct checkpoint *checkpoint, struct device *device,
+                               const struct weights_home *home, struct ferry_error *err)
+{
+    struct loader p = {.device = device,
+                       .store = store,
+                       .checkpoint = checkpoint,
+                       .home = home,
+                       .err = err,
+                       .at = home->memory};
+    enum ferry_status st = FERRY_OK;
+
+    if (home->placement != NULL)
+        st = expert_store_reserve(store, home->placement, home->seat, err);
+    for (size_t l = 0; l < config->n_layers && st == FERRY_OK; l++) {
+        if (home->memory != NULL)
+            pack_dense(&p, &weights->layers[l]);
+        if (config->layer_has_experts[l])
+            st = load_experts(&p, l, config->router.n_experts);
+    }
+    if (st != FERRY_OK || home->memory == NULL)
+        return st;
     pack(&p, &weights->head);
     if (config->tied)
         weights->embed.packed = NULL;
     checkpoint_forget_pages(checkpoint);
-    FERRY_ASSERT((size_t)(p.at - memory) == weights->packed_bytes);
+    FERRY_ASSERT((size_t)(p.at - home->memory) ==
+                 weights_memory_bytes(weights, store, home->placement));
+    return FERRY_OK;
 }

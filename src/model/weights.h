@@ -28,7 +28,7 @@ struct model_weights {
     const float *final_norm;
     struct layer_weights *layers; /* [n_layers] */
     size_t n_ignored;             /* tensors on the ignore list */
-    size_t packed_bytes;          /* of everything that weights_pack will pack */
+    size_t packed_bytes;          /* of all matrices but the experts, which the store counts */
     size_t matrix_bytes;          /* the same in the file */
     size_t group_bytes_max;       /* of the largest column group */
 };
@@ -40,11 +40,24 @@ enum ferry_status weights_bind(struct model_weights *weights, struct expert_stor
                                const struct model_config *config, struct checkpoint *checkpoint,
                                struct arena *arena, struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Packs every matrix into `memory` [packed_bytes], and lets go of the file pages on the way, so
- * that the resident set stays near the weights' own size. progress (may be NULL) is called with
- * bytes done. */
-void weights_pack(struct model_weights *weights, struct expert_store *store,
-                  const struct model_config *config, const struct checkpoint *checkpoint,
-                  struct device *device, unsigned char *memory);
+/* Where weights go. */
+struct weights_home {
+    unsigned char *memory; /* [weights_memory_bytes]; NULL: nothing is packed (no_repack) */
+    const struct placement *placement; /* NULL: all experts, in `memory`, layer by layer */
+    int seat;                          /* with a placement: its experts, in the store's slots */
+};
+
+/* Bytes of `memory`: everything, or without the experts when a placement says who holds them. */
+size_t weights_memory_bytes(const struct model_weights *weights, const struct expert_store *store,
+                            const struct placement *placement);
+
+/* Packs every matrix that `home` asks for, makes the experts resident (verified against the store's
+ * manifest), and lets go of the file pages on the way, so that the resident set stays near the
+ * weights' own size. Errors: those of expert_store_reserve and expert_store_load_many. */
+enum ferry_status weights_load(struct model_weights *weights, struct expert_store *store,
+                               const struct model_config *config,
+                               const struct checkpoint *checkpoint, struct device *device,
+                               const struct weights_home *home,
+                               struct ferry_error *err) FERRY_MUST_CHECK;
 
 #endif

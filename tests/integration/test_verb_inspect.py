@@ -2,6 +2,7 @@
 """ferry inspect: facts about a checkpoint, for people and machines, for both file formats."""
 
 import hashlib
+import json
 import os
 
 import numpy as np
@@ -35,6 +36,38 @@ class Inspect(cli.Case):
                 self.assertEqual(value[layer][e], h.hexdigest())
         fused = self.good("inspect", cli.model("qwen3_moe", "fused"), "--json", "--hashes").json()
         self.assertEqual(fused["expert_sha256"], value)  # one expert, whatever file it lies in
+
+    def test_manifest(self):
+        for form in ("safetensors", "gguf"):
+            model = cli.model("olmoe", form)
+            place = model + ".ferry.json" if form == "gguf" else os.path.join(model, "ferry-manifest.json")
+            value = self.good("inspect", model, "--json", "--hashes").json()
+            self.assertEqual(value["manifest_root"], "")
+            self.assertIn("no manifest", self.good("inspect", model).out.decode())
+            header = "0" * 64  # any other model's
+            experts = [{"layer": layer, "expert": e, "sha256": value["expert_sha256"][layer][e]}
+                       for layer in range(2) for e in range(6)]
+            try:
+                for wrong in (True, False):
+                    with open(place, "w") as f:
+                        json.dump({"version": 1, "model": header, "experts": experts}, f)
+                    if wrong:
+                        done = self.refused(1, os.path.basename(place), "inspect", model)
+                        self.assertIn("is of model 0000000000000000..., the one here is", done.err)
+                        header = value["header_hash"]
+                value = self.good("inspect", model, "--json").json()
+                self.fits(value, "inspect")
+                self.assertRegex(value["manifest_root"], "^[0-9a-f]{64}$")
+                self.assertIn(value["manifest_root"][:16], self.good("inspect", model).out.decode())
+                logits = ("logits", model, "--ids", "1,2", "--out", cli.scratch("manifest.safetensors"))
+                self.good(*logits)
+                experts[7]["sha256"] = "f" * 64
+                with open(place, "w") as f:
+                    json.dump({"version": 1, "model": header, "experts": experts}, f)
+                self.refused(1, "layer 1 expert 1", *logits)
+                self.refused(1, "f" * 64, *logits, "--no-repack")
+            finally:
+                os.remove(place)
 
     def test_people(self):
         text = self.good("inspect", cli.model("mixtral", "gguf"), "--tensors", "--keys").out.decode()

@@ -130,6 +130,13 @@ void device_weight_pack(struct device *device, struct weight *weight, void *dst)
     weight->packed = dst;
 }
 
+void device_weight_pack_alone(struct weight *weight, void *dst)
+{
+    struct pack_arg arg = {weight, dst};
+    pack_groups(&arg, 0, div_up(weight->n_cols, KERNEL_GROUP), 0);
+    weight->packed = dst;
+}
+
 /* ---- rows ---- */
 
 struct rows_arg {

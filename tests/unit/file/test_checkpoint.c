@@ -107,6 +107,7 @@ static void test_gguf(void **state)
     c = open_good(DATA "split-00001-of-00002.gguf");
     check_gguf(c);
     assert_int_equal(checkpoint_n_files(c), 2);
+    assert_string_equal(checkpoint_first_file(c), DATA "split-00001-of-00002.gguf");
     checkpoint_header_hash(c, split);
     checkpoint_close(c);
     assert_string_equal(one, split); /* sharding is no part of the model */

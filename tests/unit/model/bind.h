@@ -23,7 +23,8 @@ struct opened {
     unsigned char *pages[4];
 };
 
-static const struct model_options DEFAULTS = {256, 256, false, DTYPE_F32};
+static const struct model_options DEFAULTS = {
+    .step_tokens = 256, .step_logits = 256, .kv_dtype = DTYPE_F32};
 
 /* Writes, opens and loads; `status` and `err` say how that ended. */
 static inline void open_tiny(struct opened *o, const struct tiny_options *tiny,

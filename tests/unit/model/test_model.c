@@ -12,7 +12,7 @@ static float want[N_IDS * N_VOCAB], got[N_IDS * N_VOCAB];
 static void errors_leave_the_model_usable(void **state)
 {
     struct tiny_options tiny = tiny_defaults("qwen3_moe");
-    struct model_options options = {40, 30, false, DTYPE_F16};
+    struct model_options options = {.step_tokens = 40, .step_logits = 30, .kv_dtype = DTYPE_F16};
     struct opened o;
     int32_t bad[3] = {1, N_VOCAB, 2};
 
@@ -70,7 +70,8 @@ static void the_plan_comes_before_the_memory(void **state)
 {
     struct tiny_options tiny = tiny_defaults("mixtral");
     const struct device_options device_options = {1, cpu_best_level()};
-    struct model_options small = {16, 16, false, DTYPE_F16}, large = {1024, 1024, false, DTYPE_F16};
+    struct model_options small = {.step_tokens = 16, .step_logits = 16, .kv_dtype = DTYPE_F16},
+                         large = {.step_tokens = 1024, .step_logits = 1024, .kv_dtype = DTYPE_F16};
     struct device *device = NULL;
     struct checkpoint *a = NULL, *b = NULL;
     struct model *one = NULL, *two = NULL;
@@ -168,7 +169,7 @@ static void experts_have_hashes(void **state)
 static void the_ledger_counts_every_choice(void **state)
 {
     struct tiny_options tiny = tiny_defaults("mixtral");
-    struct model_options options = {256, 256, false, DTYPE_F16};
+    struct model_options options = {.step_tokens = 256, .step_logits = 256, .kv_dtype = DTYPE_F16};
     struct opened o;
 
     (void)state;

@@ -1,6 +1,10 @@
 /* Binding: every tensor is taken once, or the load fails with the tensor's name; all layouts of one
- * checkpoint give the same weights. */
+ * checkpoint give the same weights; a seat loads its share, verified. */
 #include "bind.h"
+
+#include "model/forward.h" /* struct model: what is resident is its store's to say */
+
+#include <unistd.h>
 
 enum { N_IDS = 40, N_VOCAB = 97 };
 
@@ -196,6 +200,186 @@ static void plain_dtypes_are_read(void **state)
     assert_memory_not_equal(logits[1], logits[2], sizeof logits[0]);
 }
 
+/* Experts of layer 1 (layer 0 is dense) that are resident, as a bit set. */
+static unsigned resident(const struct opened *o)
+{
+    unsigned bits = 0;
+
+    for (size_t e = 0; e < 8; e++)
+        bits |= (unsigned)expert_store_resident(o->model->store, 1, e) << e;
+    return bits;
+}
+
+/* A rank holds what the placement lists for its seat, and nothing else; with everything there, the
+ * bits are those of a model that was loaded whole. */
+static void seats_load_their_share(void **state)
+{
+    static float want[N_IDS * N_VOCAB], got[N_IDS * N_VOCAB];
+    struct tiny_options tiny = tiny_defaults("qwen2_moe");
+    struct placement *p = NULL;
+    struct opened o;
+    size_t n = 0, whole_packed, whole_file;
+
+    (void)state;
+    tiny.dense = 1;
+    open_good(&o, &tiny, &DEFAULTS);
+    step_good(&o, ids, N_IDS, want);
+    whole_packed = model_plan(o.model)->weights_packed;
+    whole_file = model_plan(o.model)->weights_file;
+    assert_int_equal(model_plan(o.model)->experts_held, 8);
+    assert_int_equal(model_plan(o.model)->experts_room, 0);
+    size_t expert = expert_store_one_bytes(o.model->store, 1);
+    size_t active = model_plan(o.model)->active_per_token;
+    close_tiny(&o);
+    assert_int_equal(placement_contiguous(&p, 2, 8, 3, 1, NULL), FERRY_OK); /* 0-2, 3-5, 6-7 */
+    for (int repack = 0; repack < 2; repack++) {
+        struct model_options options = DEFAULTS;
+        options.no_repack = repack == 0;
+        options.placement = p;
+        options.seat = 2;
+        open_good(&o, &tiny, &options);
+        const struct model_plan *plan = model_plan(o.model);
+        assert_int_equal(plan->experts_held, 2);
+        assert_int_equal(plan->experts_room, 2); /* half of another seat's three, rounded up */
+        assert_int_equal(plan->room_packed, repack ? 2 * expert : 0);
+        assert_int_equal(plan->weights_packed, repack ? whole_packed - 6 * expert : 0);
+        assert_int_equal(plan->weights_file, whole_file - 6 * 3 * 24 * 40 * 4);
+        assert_int_equal(plan->active_per_token, active); /* of the group */
+        assert_int_equal(resident(&o), 0xC0);
+        /* Law 3: what is not here does not run here. */
+        assert_int_equal(step(&o, ids, N_IDS, 0, got), FERRY_ERR_NO_HOLDER);
+        assert_int_equal(model_load_missing(o.model, 7, &n, &o.err), FERRY_OK);
+        assert_int_equal(n, 0);
+        assert_int_equal(model_load_missing(o.model, 6, &n, &o.err), FERRY_OK); /* 0 is lost */
+        assert_int_equal(n, 2);
+        assert_int_equal(resident(&o), 0xC5); /* 0 to seat 2, 1 to seat 1, 2 to seat 2 */
+        assert_int_equal(model_load_missing(o.model, 4, &n, &o.err), FERRY_OK); /* and 1 */
+        assert_int_equal(n, 4);
+        step_good(&o, ids, N_IDS, got);
+        assert_memory_equal(want, got, sizeof want);
+        model_unload_surplus(o.model, 7, &n);
+        assert_int_equal(n, 6);
+        assert_int_equal(resident(&o), 0xC0);
+        close_tiny(&o);
+    }
+    placement_destroy(p);
+}
+
+static void placements_must_fit(void **state)
+{
+    static const unsigned char NONE[2] = {1, 0};
+    struct tiny_options tiny = tiny_defaults("mixtral");
+    struct model_options options = DEFAULTS;
+    struct placement *p = NULL, *q = NULL;
+    struct opened o;
+
+    (void)state;
+    assert_int_equal(placement_contiguous(&p, 2, 9, 3, 1, NULL), FERRY_OK);
+    options.placement = p;
+    open_tiny(&o, &tiny, &options);
+    assert_int_equal(o.status, FERRY_ERR_ARG);
+    assert_non_null(strstr(o.err.msg, "for 2 layers of 9 experts, the model has 2 of 8"));
+    close_tiny(&o);
+    placement_destroy(p);
+    assert_int_equal(placement_contiguous(&p, 2, 8, 3, 1, NULL), FERRY_OK);
+    options.placement = p;
+    for (options.seat = -1; options.seat <= 3; options.seat += 4) {
+        open_tiny(&o, &tiny, &options);
+        assert_int_equal(o.status, FERRY_ERR_ARG);
+        assert_non_null(strstr(o.err.msg, "has seats 0..2"));
+        close_tiny(&o);
+    }
+    assert_int_equal(placement_only(&q, p, NONE, NULL), FERRY_OK);
+    options.placement = q;
+    options.seat = 0;
+    open_tiny(&o, &tiny, &options);
+    assert_int_equal(o.status, FERRY_ERR_ARG);
+    assert_non_null(strstr(o.err.msg, "leaves out layer 1"));
+    close_tiny(&o);
+    placement_destroy(p);
+    placement_destroy(q);
+}
+
+/* Opens the files of `folder` as they are. */
+static enum ferry_status load_folder(const char *folder, const struct model_options *options,
+                                     char root[65], struct ferry_error *err)
+{
+    const struct device_options device_options = {2, cpu_best_level()};
+    struct checkpoint *checkpoint = NULL;
+    struct device *device = NULL;
+    struct model *model = NULL;
+
+    assert_int_equal(device_create_cpu(&device, &device_options, err), FERRY_OK);
+    assert_int_equal(checkpoint_open(&checkpoint, folder, err), FERRY_OK);
+    enum ferry_status st = model_create(&model, checkpoint, device, options, err);
+    root[0] = 0;
+    if (st == FERRY_OK && model_manifest_root(model) != NULL)
+        (void)snprintf(root, 65, "%s", model_manifest_root(model));
+    model_destroy(model);
+    device_destroy(device);
+    checkpoint_close(checkpoint);
+    return st;
+}
+
+static void flip_byte(const char *path, long offset)
+{
+    FILE *f = fopen(path, "r+e");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, offset, SEEK_SET), 0);
+    int c = fgetc(f);
+    assert_int_equal(fseek(f, offset, SEEK_SET), 0);
+    assert_int_not_equal(fputc(c ^ 1, f), EOF);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* With a manifest every expert is compared: one changed bit, and whoever holds that expert does not
+ * start; who does not hold it does. */
+static void manifests_are_obeyed(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("olmoe");
+    struct model_options options = DEFAULTS;
+    struct placement *p = NULL;
+    struct opened o;
+    struct ferry_error err = {0};
+    char path[200], root[65], again[65];
+
+    (void)state;
+    open_good(&o, &tiny, &options);
+    assert_null(model_manifest_root(o.model)); /* none yet */
+    assert_int_equal(model_write_manifest(o.model, NULL, &err), FERRY_OK);
+    (void)snprintf(path, sizeof path, "%s/ferry-manifest.json", o.folder);
+    assert_int_equal(load_folder(o.folder, &options, root, &err), FERRY_OK);
+    assert_int_equal(strlen(root), 64);
+    const struct checkpoint_tensor *t =
+        checkpoint_find(o.checkpoint, "model.layers.1.mlp.experts.6.up_proj.weight");
+    assert_non_null(t);
+    char weights[200];
+    (void)snprintf(weights, sizeof weights, "%s/model.safetensors", o.folder);
+    flip_byte(weights, (long)t->offset + 777);
+    assert_int_equal(placement_contiguous(&p, 2, 8, 2, 1, NULL), FERRY_OK);
+    for (int way = 0; way < 4; way++) {
+        options.no_repack = way % 2 == 1;
+        options.placement = way < 2 ? NULL : p;
+        options.seat = 1;
+        assert_int_equal(load_folder(o.folder, &options, again, &err), FERRY_ERR_FORMAT);
+        assert_non_null(strstr(err.msg, "layer 1 expert 6"));
+        options.placement = p;
+        options.seat = 0;
+        assert_int_equal(load_folder(o.folder, &options, again, &err), FERRY_OK);
+        assert_string_equal(root, again);
+    }
+    flip_byte(weights, (long)t->offset + 777);
+    options = DEFAULTS;
+    assert_int_equal(load_folder(o.folder, &options, again, &err), FERRY_OK);
+    flip_byte(path, 40); /* of the model's hash */
+    assert_int_equal(load_folder(o.folder, &options, again, &err), FERRY_ERR_FORMAT);
+    assert_non_null(strstr(err.msg, "ferry-manifest.json"));
+    assert_int_equal(model_write_manifest(o.model, "/nonexistent/manifest", &err), FERRY_ERR_IO);
+    assert_int_equal(unlink(path), 0);
+    placement_destroy(p);
+    close_tiny(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +390,9 @@ int main(void)
         cmocka_unit_test(layouts_give_the_same_weights),
         cmocka_unit_test(biases_are_as_announced),
         cmocka_unit_test(plain_dtypes_are_read),
+        cmocka_unit_test(seats_load_their_share),
+        cmocka_unit_test(placements_must_fit),
+        cmocka_unit_test(manifests_are_obeyed),
     };
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (int32_t)(i * i * 31 % N_VOCAB);

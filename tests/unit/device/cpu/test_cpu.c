@@ -229,6 +229,31 @@ static void sizes_are_checked(void **state)
     assert_false(device_weight_bytes(DTYPE_F32, SIZE_MAX / 2, 1 << 20, &n));
 }
 
+static void one_thread_packs_the_same_bytes(void **state)
+{
+    enum { COLS = 203 };
+    static float rows[COLS * K];
+    struct weight w = {.dtype = DTYPE_F32, .n_cols = COLS, .k = K, .row_bytes = K * 4};
+    size_t n = 0;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        rows[i] = (float)(i * 2654435761u >> 7);
+    w.rows = rows;
+    w.group_bytes = pack_group_bytes(w.dtype, w.k);
+    assert_true(device_weight_bytes(w.dtype, w.n_cols, w.k, &n));
+    unsigned char *want = mem_alloc(n), *got = mem_alloc(n);
+    memset(want, 1, n);
+    memset(got, 2, n); /* columns that are not there are packed, too */
+    device_weight_pack(devices[2], &w, want);
+    assert_ptr_equal(w.packed, want);
+    device_weight_pack_alone(&w, got);
+    assert_ptr_equal(w.packed, got);
+    assert_memory_equal(want, got, n);
+    mem_free(want);
+    mem_free(got);
+}
+
 static void reserving_grows_and_plans(void **state)
 {
     struct device *device = NULL;
@@ -285,6 +310,7 @@ int main(void)
         cmocka_unit_test(loops_touch_each_item_once),
         cmocka_unit_test(options_are_followed),
         cmocka_unit_test(sizes_are_checked),
+        cmocka_unit_test(one_thread_packs_the_same_bytes),
         cmocka_unit_test(reserving_grows_and_plans),
         cmocka_unit_test(out_of_memory_is_a_status),
     };
