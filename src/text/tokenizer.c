@@ -194,6 +194,35 @@ static enum ferry_status build_added(struct tokenizer *tokenizer, struct regex_m
     return FERRY_OK;
 }
 
+static bool has_all_bytes(const int32_t byte_ids[256])
+{
+    for (size_t i = 0; i < 256; i++) {
+        if (byte_ids[i] < 0)
+            return false;
+    }
+    return true;
+}
+
+/* An id is a vocabulary entry, or stands for an unknown character; unless those vanish, or one id
+ * stands for many. Texts of byte-level entries are longer than the bytes that they mean. */
+static size_t most_bytes_of_id(const struct tokenizer *tokenizer)
+{
+    enum { CHARACTER_BYTES = 4 };
+    const struct vocab *vocab = tokenizer_vocab(tokenizer);
+    const struct bpe_model *bpe = &tokenizer->bpe;
+    size_t longest = CHARACTER_BYTES;
+    bool known = tokenizer->kind == TOKENIZER_SPM
+                     ? has_all_bytes(tokenizer->spm.byte_ids)
+                     : (bpe->byte_level || bpe->byte_fallback) && has_all_bytes(bpe->byte_ids);
+
+    if (!known && (tokenizer->kind == TOKENIZER_SPM ? tokenizer->spm.unk_id < 0
+                                                    : bpe->unk_id < 0 || bpe->fuse_unk))
+        return SIZE_MAX;
+    for (size_t id = 0; id < vocab->n; id++)
+        longest = max_size(longest, vocab->tokens[id].text != NULL ? vocab->tokens[id].size : 0);
+    return longest;
+}
+
 enum ferry_status tokenizer_finish(struct tokenizer *tokenizer, struct ferry_error *err)
 {
     struct regex_matcher *matcher = NULL;
@@ -204,15 +233,36 @@ enum ferry_status tokenizer_finish(struct tokenizer *tokenizer, struct ferry_err
         st = build_added(tokenizer, matcher, &scratch, err);
     if (st == FERRY_OK)
         st = build_pieces(tokenizer, matcher, err);
+    tokenizer->id_bytes = most_bytes_of_id(tokenizer);
     normalize_scratch_fini(&scratch);
     regex_matcher_destroy(matcher);
     return st;
 }
 
+/* Fails when the ids so far and those of n_bytes more of a piece are beyond the limit for sure. */
+static enum ferry_status check_most(const struct encoder *e, size_t n_bytes)
+{
+    size_t most = e->ids->most;
+
+    if (most > 0 &&
+        (e->ids->count > most || n_bytes / e->tokenizer->id_bytes > most - e->ids->count))
+        return FERRY_FAIL(e->err, FERRY_ERR_CONTEXT_FULL, "the text has more than %zu tokens",
+                          most);
+    return FERRY_OK;
+}
+
+static enum ferry_status append_added(const struct encoder *e, int32_t id)
+{
+    return token_ids_append(e->ids, id) ? check_most(e, 0) : no_memory(e->err);
+}
+
 static enum ferry_status encode_piece(void *arg, const char *piece, size_t n_bytes)
 {
     struct encoder *e = arg;
+    enum ferry_status st = check_most(e, n_bytes);
 
+    if (st != FERRY_OK)
+        return st;
     if (e->tokenizer->kind == TOKENIZER_SPM)
         return spm_encode(&e->tokenizer->spm, &e->spm, piece, n_bytes, e->ids, e->err);
     return bpe_encode(&e->tokenizer->bpe, &e->bpe, piece, n_bytes, e->ids, e->err);
@@ -368,7 +418,7 @@ static enum ferry_status encode_section(struct encoder *e, const char *text, siz
     while (st == FERRY_OK && added_next(&tokenizer->normalized_added, text, n_bytes,
                                         e->parse_special, &cursor, &piece)) {
         if (piece.token != NULL)
-            st = token_ids_append(e->ids, piece.token->id) ? FERRY_OK : no_memory(e->err);
+            st = append_added(e, piece.token->id);
         else
             st = pretoken_run(&tokenizer->pretokenizer, &e->pretoken, e->matcher,
                               text + piece.start, piece.end - piece.start,
@@ -386,7 +436,7 @@ static enum ferry_status encode_text(struct encoder *e, const char *text, size_t
     while (st == FERRY_OK &&
            added_next(&e->tokenizer->raw_added, text, n_bytes, e->parse_special, &cursor, &piece)) {
         if (piece.token != NULL)
-            st = token_ids_append(e->ids, piece.token->id) ? FERRY_OK : no_memory(e->err);
+            st = append_added(e, piece.token->id);
         else
             st = encode_section(e, text + piece.start, piece.end - piece.start, piece.start);
     }
@@ -449,6 +499,8 @@ enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char
         st = encode_text(&e, text, n_bytes);
     if (st == FERRY_OK && add_special)
         st = append_fix(ids, tokenizer->suffix, tokenizer->n_suffix, err);
+    if (st == FERRY_OK)
+        st = check_most(&e, 0);
     if (st != FERRY_OK)
         ids->count = old_count;
     bytes_fini(&lossy);
@@ -472,6 +524,8 @@ enum ferry_status tokenizer_encode_rendered(const struct tokenizer *tokenizer,
     enum ferry_status st = regex_matcher_create(&e.matcher, err);
     if (st == FERRY_OK)
         st = encode_text(&e, rendered->text, rendered->n_bytes);
+    if (st == FERRY_OK)
+        st = check_most(&e, 0);
     if (st != FERRY_OK)
         ids->count = old_count;
     encoder_fini(&e);

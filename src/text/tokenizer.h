@@ -21,6 +21,7 @@ struct token_ids {
     int32_t *ids;
     size_t count;
     size_t capacity;
+    size_t most; /* encoding stops with FERRY_ERR_CONTEXT_FULL beyond so many; 0: no limit */
 };
 
 /* From a checkpoint: tokenizer.json in its folder, else GGUF metadata. */
@@ -45,7 +46,8 @@ size_t tokenizer_bytes(const struct tokenizer *tokenizer);
  * (template text only, never user text); non-special added tokens always are. add_special: the
  * tokenizer's own BOS/EOS post-processing. Invalid UTF-8 is treated as U+FFFD replacement, as the
  * Hugging Face package does on decode("utf-8", "replace"). Errors: FERRY_ERR_NOMEM,
- * FERRY_ERR_LIMIT, FERRY_ERR_FORMAT. */
+ * FERRY_ERR_LIMIT, FERRY_ERR_FORMAT; with ids->most, exactly when there would be more ids:
+ * FERRY_ERR_CONTEXT_FULL, long before all of a long text was looked at. */
 enum ferry_status tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
                                    size_t n_bytes, bool add_special, bool parse_special,
                                    struct token_ids *ids, struct ferry_error *err) FERRY_MUST_CHECK;

@@ -44,6 +44,7 @@ struct tokenizer {
     struct decoder decoder;
     struct tokenizer_piece_text *pieces; /* [n_vocab] */
     size_t n_vocab;
+    size_t id_bytes; /* most bytes of a piece that become one id; SIZE_MAX: there is no bound */
     int32_t prefix[TOKENIZER_FIXES_MAX]; /* what add_special puts around the text */
     int32_t suffix[TOKENIZER_FIXES_MAX];
     int n_prefix;

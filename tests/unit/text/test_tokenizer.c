@@ -4,6 +4,8 @@
 
 #include "small.h"
 
+#include "base/alloc.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +120,77 @@ static void random_texts_survive(void **state)
     tokenizer_destroy(t);
 }
 
+/* Ids up to a limit: refused exactly when there are more, whether an id may stand for any number of
+ * characters or not. */
+static void a_limit_of_ids_is_exact(void **state)
+{
+    static const char VOCAB[] =
+        "\"a\":0,\"b\":1,\"ab\":2,\"c\":3,\"abc\":4,\"<unk>\":5,\"\xC4\xA0\":6";
+    static const char *const FEW[] = {"a b", "ab c", NULL};
+    static const struct small KINDS[] = {
+        {.vocab = VOCAB, .merges = FEW, .model = "\"unk_token\":\"<unk>\",\"fuse_unk\":true,"},
+        {.vocab = VOCAB, .merges = FEW, .model = "\"unk_token\":\"<unk>\","},
+        {.vocab = VOCAB, .merges = FEW}, /* unknown characters vanish */
+    };
+    static const char LETTERS[] = "abcabcabcab xyz\xC3\xA9";
+    char text[200];
+    uint64_t counter = 5;
+    size_t n_refused = 0;
+
+    (void)state;
+    for (size_t kind = 0; kind <= COUNT_OF(KINDS); kind++) {
+        struct tokenizer *t = small_tokenizer(kind < COUNT_OF(KINDS) ? &KINDS[kind] : &QWEN_LIKE);
+        for (int round = 0; round < 300; round++) {
+            struct token_ids all = {0}, some = {0};
+            struct ferry_error err = {0};
+            size_t n = small_random(&counter) % sizeof text;
+            for (size_t i = 0; i < n; i++)
+                text[i] = LETTERS[small_random(&counter) % (sizeof LETTERS - 1)];
+            assert_int_equal(tokenizer_encode(t, text, n, true, false, &all, NULL), FERRY_OK);
+            some.most = 1 + (round % 3 == 0 ? small_random(&counter) % 100
+                                            : all.count - (all.count > 0 && round % 3 == 1));
+            enum ferry_status st = tokenizer_encode(t, text, n, true, false, &some, &err);
+            assert_int_equal(st, all.count > some.most ? FERRY_ERR_CONTEXT_FULL : FERRY_OK);
+            assert_int_equal(some.count, st == FERRY_OK ? all.count : 0);
+            if (st != FERRY_OK)
+                assert_non_null(strstr(err.msg, "more than"));
+            n_refused += st != FERRY_OK;
+            some.most = all.count > 1 ? all.count - 1 : 1;
+            some.count = 0;
+            st = tokenizer_encode(t, text, n, true, false, &some, NULL);
+            assert_int_equal(st, all.count > 1 ? FERRY_ERR_CONTEXT_FULL : FERRY_OK);
+            token_ids_fini(&all);
+            token_ids_fini(&some);
+        }
+        tokenizer_destroy(t);
+    }
+    assert_true(n_refused > 50);
+}
+
+/* One word of megabytes is refused by its length, before anything is allocated for its merging,
+ * which would take 16 bytes and more for each of its own. */
+static void endless_words_are_not_merged(void **state)
+{
+    enum { BYTES = 8 << 20 };
+    struct tokenizer *t = small_tokenizer(&QWEN_LIKE);
+    struct token_ids ids = {.most = 100};
+    char *text = mem_alloc(BYTES);
+
+    (void)state;
+    memset(text, 'x', BYTES);
+    uint64_t calls = mem_count_calls();
+    assert_int_equal(tokenizer_encode(t, "x", 1, false, false, &ids, NULL), FERRY_OK);
+    calls = mem_count_calls() - calls;
+    ids.count = 0;
+    uint64_t before = mem_count_calls();
+    assert_int_equal(tokenizer_encode(t, text, BYTES, false, false, &ids, NULL),
+                     FERRY_ERR_CONTEXT_FULL);
+    assert_true(mem_count_calls() - before < calls);
+    mem_free(text);
+    token_ids_fini(&ids);
+    tokenizer_destroy(t);
+}
+
 static void too_long_texts_are_refused(void **state)
 {
     struct tokenizer *t = small_tokenizer(&QWEN_LIKE);
@@ -159,6 +232,8 @@ int main(void)
         cmocka_unit_test(invalid_bytes_are_replaced),
         cmocka_unit_test(decoding),
         cmocka_unit_test(random_texts_survive),
+        cmocka_unit_test(a_limit_of_ids_is_exact),
+        cmocka_unit_test(endless_words_are_not_merged),
         cmocka_unit_test(too_long_texts_are_refused),
         cmocka_unit_test(one_tokenizer_in_several_threads),
     };
