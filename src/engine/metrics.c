@@ -50,8 +50,7 @@ struct entry {
     }
 
 static const char PROMPT_HELP[] =
-    "Prompt tokens of requests that were started, by where their keys "
-    "and values came from.";
+    "Prompt tokens whose keys and values were needed and are there, by where they came from.";
 static const char FINISHED_HELP[] = "Answers that ended, by reason.";
 
 static const struct entry ENTRIES[] = {

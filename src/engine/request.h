@@ -25,8 +25,8 @@ struct choice {
     struct sequence *sequence; /* RUNNING */
     int32_t *ids; /* prompt and answer; those behind the sequence's are still to be fed */
     size_t n_ids, ids_max;
-    bool
-        counted; /* it has been admitted once: what it finds in the prefix cache no longer counts */
+    bool counted; /* it has been admitted once: it is in no limit and no statistics any more */
+    size_t n_prompt_counted; /* of its prompt's tokens, those that are in a counter */
 
     struct text_stream text;
     size_t given_bytes;             /* of the text, out so far */
@@ -42,8 +42,7 @@ struct choice {
 
 struct request {
     struct scheduler *scheduler;
-    struct request_options
-        options; /* ids, stops and cache key are not kept here; biases are a copy */
+    struct request_options options; /* without ids and stops; biases are a copy */
     struct logit_bias *biases;
     struct choice *choices; /* [n_choices] */
     size_t n_prompt, n_choices, n_done;

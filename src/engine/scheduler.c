@@ -48,8 +48,9 @@ struct scheduler {
     struct request *inbox, *inbox_last;
     bool woken;
 
-    /* For the limits: what has not been admitted yet. Read by any thread, each alone, relaxed. */
-    atomic_size_t n_waiting, n_waiting_tokens;
+    /* For the limits: what has not been admitted yet, and the sequences that it can have at once.
+     * Read by any thread, each alone, relaxed. */
+    atomic_size_t n_waiting, n_waiting_tokens, n_free_slots;
     /* For scheduler_view, the same way; n_again: choices that wait after having run. */
     atomic_size_t n_again, n_running_view, n_held_view, n_pages_used;
     _Atomic uint64_t heartbeat_ns, n_steps;
@@ -90,6 +91,7 @@ enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engi
     (void)pthread_cond_init(&s->condition, &attr);
     (void)pthread_condattr_destroy(&attr);
     atomic_store(&s->heartbeat_ns, clock_now_ns());
+    atomic_store(&s->n_free_slots, s->n_slots);
     enum ferry_status st = FERRY_OK;
     if (s->running == NULL || s->fed == NULL || s->feeds == NULL)
         st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "scheduler: no memory for %zu sequences", s->n_slots);
@@ -145,9 +147,14 @@ enum ferry_status scheduler_submit(struct scheduler *scheduler, struct request *
     enum ferry_status st = FERRY_OK;
 
     (void)pthread_mutex_lock(&s->mutex);
-    size_t n = atomic_load(&s->n_waiting), n_tokens = atomic_load(&s->n_waiting_tokens);
-    if (n > 0 && (n + request->n_choices > s->options.max_waiting ||
-                  n_tokens + request->n_prompt > s->options.max_waiting_tokens)) {
+    /* What came in since the last step waits for the next one only, as far as sequences are free.
+     * Read in this order: a choice that is just being admitted waits, or has a sequence, or both.
+     */
+    size_t n = atomic_load(&s->n_waiting), n_tokens = atomic_load(&s->n_waiting_tokens),
+           n_free = atomic_load(&s->n_free_slots);
+    bool starts = n < n_free;
+    if (n > 0 && (n + request->n_choices > s->options.max_waiting + n_free ||
+                  (!starts && n_tokens + request->n_prompt > s->options.max_waiting_tokens))) {
         st = FERRY_FAIL(err, FERRY_AGAIN,
                         "the queue is full: %zu answers with %zu prompt tokens wait (limits %zu "
                         "and %zu); try again later",
@@ -331,6 +338,12 @@ static void finish(struct scheduler *s, struct choice *c, enum request_finish ho
     choice_finish(c, how, error);
 }
 
+static void set_n_running(struct scheduler *s, size_t n)
+{
+    s->n_running = n;
+    atomic_store(&s->n_free_slots, s->n_slots - n);
+}
+
 /* Takes running[i] out, with its sequence. */
 static struct choice *stop_running(struct scheduler *s, size_t i)
 {
@@ -338,7 +351,7 @@ static struct choice *stop_running(struct scheduler *s, size_t i)
 
     sequence_close(s->engine, c->sequence);
     c->sequence = NULL;
-    s->n_running--;
+    set_n_running(s, s->n_running - 1);
     memmove(&s->running[i], &s->running[i + 1], (s->n_running - i) * sizeof(struct choice *));
     return c;
 }
@@ -407,6 +420,18 @@ static size_t pages_for(size_t n_tokens)
     return div_up(n_tokens, KERNEL_KV_CHUNK);
 }
 
+/* Prompt tokens are counted once, when their K and V are there for the first time: what is computed
+ * again after a preemption is no prompt that anybody sent. */
+static void count_prompt(struct choice *c, size_t n_there, struct metric *metric)
+{
+    size_t n = min_size(n_there, c->request->n_prompt);
+
+    if (n <= c->n_prompt_counted)
+        return;
+    metric_add(metric, n - c->n_prompt_counted);
+    c->n_prompt_counted = n;
+}
+
 /* Gives the choice a sequence with what the prefix cache has. False: not enough pages; as it was.
  */
 static bool start(struct scheduler *s, struct choice *c)
@@ -430,6 +455,7 @@ static bool start(struct scheduler *s, struct choice *c)
         return false;
     }
     c->state = CHOICE_RUNNING;
+    count_prompt(c, cached, s->metrics.prompt_tokens_cached);
     if (!c->counted) {
         if (r->usage.start_ns == 0) {
             r->usage.start_ns = clock_now_ns();
@@ -440,11 +466,10 @@ static bool start(struct scheduler *s, struct choice *c)
             r->usage.cached_tokens = cached;
         metric_add(s->metrics.prefix_queried_tokens, r->n_prompt);
         metric_add(s->metrics.prefix_hit_tokens, cached);
-        metric_add(s->metrics.prompt_tokens_cached, cached);
-        metric_add(s->metrics.prompt_tokens_computed, r->n_prompt - cached);
     }
+    s->running[s->n_running] = c;
+    set_n_running(s, s->n_running + 1);
     leave_account(s, c);
-    s->running[s->n_running++] = c;
     return true;
 }
 
@@ -653,6 +678,7 @@ static void after_feed(struct scheduler *s, size_t i)
     struct ferry_error err = {0};
     bool finished = true;
 
+    count_prompt(c, sequence_n_tokens(c->sequence), s->metrics.prompt_tokens_computed);
     if (!s->options.no_prefix_cache)
         sequence_publish(s->engine, c->sequence, c->request->options.cache_key, c->ids);
     if (s->feeds[i].n_logits == 0)
@@ -672,6 +698,23 @@ static bool is_of_request(enum ferry_status st)
     return st > FERRY_ERR_NO_HOLDER; /* request and session bands */
 }
 
+/* One step of the engine, and what it did beside its tokens. */
+static enum ferry_status step(struct scheduler *s, size_t n_feeds, struct ferry_error *err)
+{
+    const struct exchange_ledger *ledger = model_ledger(engine_model(s->engine));
+    const struct model_counters *counters = model_counters(engine_model(s->engine));
+    uint64_t reads = ledger->weight_reads, layers = ledger->layers;
+    uint64_t overflows = counters->kv_overflows, retried = counters->steps_retried;
+    enum ferry_status st = engine_step(s->engine, s->feeds, n_feeds, draw, s, err);
+
+    metric_add(s->metrics.kv_overflows, counters->kv_overflows - overflows);
+    metric_add(s->metrics.steps_retried, counters->steps_retried - retried);
+    if (st == FERRY_OK && ledger->layers > layers)
+        metric_observe(s->metrics.step_distinct_experts,
+                       (double)(ledger->weight_reads - reads) / (double)(ledger->layers - layers));
+    return st;
+}
+
 /* A step of several feeds failed: each alone, which gives the same bits (law 2), shows whose it
  * was. */
 static enum ferry_status step_each(struct scheduler *s, size_t n_feeds, struct ferry_error *err)
@@ -680,7 +723,7 @@ static enum ferry_status step_each(struct scheduler *s, size_t n_feeds, struct f
         struct choice *c = s->fed[i];
         s->feeds[0] = s->feeds[i];
         s->fed[0] = c;
-        enum ferry_status st = engine_step(s->engine, s->feeds, 1, draw, s, err);
+        enum ferry_status st = step(s, 1, err);
         if (st == FERRY_OK) {
             after_feed(s, 0);
             continue;
@@ -711,20 +754,9 @@ static void learn(struct scheduler *s, size_t n_decode, size_t n_prompt_tokens, 
 
 static enum ferry_status run_feeds(struct scheduler *s, size_t n_feeds, struct ferry_error *err)
 {
-    const struct exchange_ledger *ledger = model_ledger(engine_model(s->engine));
-    const struct model_counters *counters = model_counters(engine_model(s->engine));
-    uint64_t reads = ledger->weight_reads, layers = ledger->layers;
-    uint64_t overflows = counters->kv_overflows, retried = counters->steps_retried;
-    enum ferry_status st = engine_step(s->engine, s->feeds, n_feeds, draw, s, err);
-
-    metric_add(s->metrics.kv_overflows, counters->kv_overflows - overflows);
-    metric_add(s->metrics.steps_retried, counters->steps_retried - retried);
+    enum ferry_status st = step(s, n_feeds, err);
 
     if (st == FERRY_OK) {
-        if (ledger->layers > layers)
-            metric_observe(s->metrics.step_distinct_experts,
-                           (double)(ledger->weight_reads - reads) /
-                               (double)(ledger->layers - layers));
         for (size_t i = 0; i < n_feeds; i++)
             after_feed(s, i);
         return FERRY_OK;

@@ -27,7 +27,8 @@ struct request;
 enum { REQUEST_CHOICES_MAX = 64 };
 
 struct scheduler_options {
-    size_t max_waiting;         /* answers (choices) that may wait for a sequence; 0: 256 */
+    size_t max_waiting;         /* answers (choices) that may wait for a sequence, beside those that
+                                   find one free at the next step; 0: 256 */
     size_t max_waiting_tokens;  /* prompt tokens of their requests together; 0: 1 << 20 */
     uint64_t step_target_ns;    /* a step with answers in it carries at most as much prompt as fits
                                    into this; 0: 500 ms */
@@ -149,10 +150,10 @@ void scheduler_wake(struct scheduler *scheduler);
 
 /* A view from any thread, without a lock: each number was true at some moment of the call. */
 struct scheduler_view {
-    size_t n_waiting;        /* for a sequence: not admitted yet, or preempted */
-    size_t n_running;        /* in steps */
-    size_t n_held;           /* begun, and left out of steps by request_hold */
-    size_t n_waiting_tokens; /* prompts of requests that were not admitted yet */
+    size_t n_waiting;             /* for a sequence: not admitted yet, or preempted */
+    size_t n_running;             /* in steps */
+    size_t n_held;                /* begun, and left out of steps by request_hold */
+    size_t n_waiting_tokens;      /* prompts of requests that were not admitted yet */
     size_t n_pages, n_pages_used; /* used: by running requests, cached prefixes not counted */
     uint64_t heartbeat_ns;        /* when the owner was last seen between two steps */
     uint64_t n_steps;

@@ -255,8 +255,9 @@ static void gauges_count_everybody_once(void **state)
     size_t n_again = 0;
 
     (void)state;
-    served_open(&served, &(struct served_options){
-                             .n_sequences = 3, .n_pages = 5, .context = 640, .scheduler.metrics = &m});
+    served_open(&served,
+                &(struct served_options){
+                    .n_sequences = 3, .n_pages = 5, .context = 640, .scheduler.metrics = &m});
     for (size_t i = 0; i < N; i++) { /* two pages each, then three: too many */
         asked_init(&all[i], 200, 20 + i, 90);
         asked_submit(&all[i], &served);
@@ -272,8 +273,8 @@ static void gauges_count_everybody_once(void **state)
         n_done = 0;
         for (size_t i = 0; i < N; i++)
             n_done += atomic_load(&all[i].done);
-        double running = metric_value(m.requests_running), waiting = metric_value(m.requests_waiting),
-               held = metric_value(m.requests_held);
+        double running = metric_value(m.requests_running),
+               waiting = metric_value(m.requests_waiting), held = metric_value(m.requests_held);
         assert_true(running + waiting + held == (double)(N - n_done));
         assert_true(held == (steps >= 20 && steps < 60 ? 1 : 0));
         for (size_t i = 0; i < N; i++)
@@ -284,6 +285,41 @@ static void gauges_count_everybody_once(void **state)
     for (size_t i = 0; i < N; i++)
         asked_end(&all[i]);
     served_close(&served);
+    metric_registry_destroy(registry);
+}
+
+/* Tokens that are computed twice, since their pages were taken away, were sent once. */
+static void preempted_prompts_count_once(void **state)
+{
+    enum { N = 3, PROMPT = 200 };
+    struct engine_metrics m;
+    struct metric_registry *registry = registered(&m, SERVED_CONTEXT);
+    struct served served;
+    static struct asked all[N];
+    struct asked *list[N];
+
+    (void)state;
+    for (int no_cache = 0; no_cache < 2; no_cache++) {
+        uint64_t before = metric_counts(m.prompt_tokens_computed),
+                 preempted = metric_counts(m.preemptions);
+        served_open(&served, &(struct served_options){
+                                 .n_sequences = N,
+                                 .n_pages = 5,
+                                 .context = 640,
+                                 .scheduler = {.metrics = &m, .no_prefix_cache = no_cache}});
+        for (size_t i = 0; i < N; i++) {
+            asked_init(&all[i], PROMPT, 20 + i, 90);
+            list[i] = &all[i];
+            asked_submit(&all[i], &served);
+        }
+        served_finish(&served, list, N, 2000);
+        assert_true(metric_counts(m.preemptions) > preempted);
+        assert_int_equal(metric_counts(m.prompt_tokens_computed) - before, N * PROMPT);
+        assert_int_equal(metric_counts(m.prompt_tokens_cached), 0);
+        for (size_t i = 0; i < N; i++)
+            asked_end(&all[i]);
+        served_close(&served);
+    }
     metric_registry_destroy(registry);
 }
 
@@ -299,7 +335,7 @@ static void the_numbers_are_what_was_served(void **state)
     double sum = 0;
 
     (void)state;
-    served_open(&served, &(struct served_options){.scheduler.metrics = &m});
+    served_open(&served, &(struct served_options){.step_tokens = 200, .scheduler.metrics = &m});
     asked_init(&two, PROMPT, 1, ANSWER);
     two.options.n_choices = 2;
     asked_submit(&two, &served);
@@ -320,7 +356,14 @@ static void the_numbers_are_what_was_served(void **state)
     assert_int_equal(metric_counts(m.prompt_tokens_cached), metric_counts(m.prefix_hit_tokens));
     asked_init(&cancelled, PROMPT, 2, ANSWER);
     asked_submit(&cancelled, &served);
+    uint64_t computed = metric_counts(m.prompt_tokens_computed);
+    double before = 0;
+    (void)n_of(m.step_tokens, &before);
     (void)served_step(&served);
+    (void)n_of(m.step_tokens, &sum); /* its client did not wait for the rest of its prompt */
+    computed = metric_counts(m.prompt_tokens_computed) - computed;
+    assert_true(computed > 0 && computed < PROMPT);
+    assert_true(sum - before == (double)computed);
     assert_true(metric_value(m.requests_running) == 1);
     assert_true(metric_value(m.kv_cache_usage) > 0 && metric_value(m.kv_cache_usage) < 1);
     request_cancel(cancelled.request);
@@ -367,6 +410,7 @@ int main(void)
         cmocka_unit_test(failures_leave_the_caller_s_struct),
         cmocka_unit_test(the_aliases_are_complete),
         cmocka_unit_test(gauges_count_everybody_once),
+        cmocka_unit_test(preempted_prompts_count_once),
         cmocka_unit_test(the_numbers_are_what_was_served),
     };
     return cmocka_run_group_tests(tests, served_setup, served_teardown);

@@ -365,6 +365,9 @@ static void the_queue_is_bounded(void **state)
     served_open(
         &s, &(struct served_options){.n_sequences = 1,
                                      .scheduler = {.max_waiting = 3, .max_waiting_tokens = 200}});
+    asked_init(&b, 20, 9, 90); /* has the sequence */
+    asked_submit(&b, &s);
+    assert_true(served_step(&s));
     for (size_t i = 0; i < 8; i++) {
         asked_init(&many[i], 50, i, 4);
         list[i] = &many[i];
@@ -383,6 +386,7 @@ static void the_queue_is_bounded(void **state)
     scheduler_view(s.scheduler, &view);
     assert_int_equal(view.n_waiting, 3);
     assert_int_equal(view.n_waiting_tokens, 150);
+    request_cancel(b.request);
     assert_true(served_step(&s)); /* one has a sequence now, and its place in the queue is free */
     assert_int_equal(scheduler_submit(s.scheduler, many[5].request, &err), FERRY_OK);
     assert_int_equal(try_submit(&s, &many[6], &err), FERRY_AGAIN);
@@ -397,8 +401,54 @@ static void the_queue_is_bounded(void **state)
     served_finish(&s, list + 7, 1, 200);
     for (size_t i = 0; i < 8; i++)
         asked_end(&many[i]); /* those that were refused are still the caller's */
+    asked_end(&b);
     scheduler_view(s.scheduler, &view);
     assert_int_equal(view.n_waiting + view.n_waiting_tokens, 0);
+    served_close(&s);
+}
+
+/* Nobody is sent away while sequences are free, however many come between two steps. */
+static void free_sequences_are_no_queue(void **state)
+{
+    enum { SLOTS = 6, WAITING = 2, ALL = SLOTS + WAITING };
+    struct served s;
+    struct ferry_error err = {0};
+    struct asked *list[ALL];
+    struct scheduler_view view;
+
+    (void)state;
+    served_open(&s, &(struct served_options){
+                        .n_sequences = SLOTS,
+                        .scheduler = {.max_waiting = WAITING, .max_waiting_tokens = 100}});
+    for (int round = 0; round < 2; round++) { /* slots that are free again count again */
+        for (size_t i = 0; i < ALL; i++) {
+            asked_init(&many[i], i < SLOTS ? 80 : 10, i, 6);
+            list[i] = &many[i];
+            if (i == SLOTS) /* no room for so many tokens that have to wait */
+                assert_true(served_step(&s));
+            assert_int_equal(try_submit(&s, &many[i], &err), FERRY_OK);
+        }
+        asked_init(&a, 10, 9, 6);
+        assert_int_equal(try_submit(&s, &a, &err), FERRY_AGAIN);
+        asked_end(&a);
+        scheduler_view(s.scheduler, &view);
+        assert_int_equal(view.n_running, SLOTS);
+        assert_int_equal(view.n_waiting, WAITING);
+        served_finish(&s, list, ALL, 300);
+        for (size_t i = 0; i < ALL; i++)
+            asked_end(&many[i]);
+    }
+    /* All between two steps: those that will start, and as many as may wait. */
+    for (size_t i = 0; i < ALL; i++) {
+        asked_init(&many[i], 5, i, 6);
+        assert_int_equal(try_submit(&s, &many[i], &err), FERRY_OK);
+    }
+    asked_init(&a, 5, 9, 6);
+    assert_int_equal(try_submit(&s, &a, &err), FERRY_AGAIN);
+    asked_end(&a);
+    served_finish(&s, list, ALL, 300);
+    for (size_t i = 0; i < ALL; i++)
+        asked_end(&many[i]);
     served_close(&s);
 }
 
@@ -908,6 +958,7 @@ int main(void)
         cmocka_unit_test(held_requests_give_sequences_up),
         cmocka_unit_test(held_requests_do_not_compete),
         cmocka_unit_test(the_queue_is_bounded),
+        cmocka_unit_test(free_sequences_are_no_queue),
         cmocka_unit_test(preempted_work_is_exempt),
         cmocka_unit_test(late_starts_time_out),
         cmocka_unit_test(impossible_requests_are_refused),
