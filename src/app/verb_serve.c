@@ -14,7 +14,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -297,23 +299,43 @@ static void close_files(struct files *f)
         (void)close(f->log_fd);
 }
 
-/* SIGTERM and SIGINT reach the server through this; set before the handlers are. */
-static struct server *serving;
+/* SIGTERM and SIGINT reach the server through this; NULL: there is none. Any thread may run the
+ * handler, so whoever takes the server away waits until nobody is in it. */
+static struct server *_Atomic serving;
+static atomic_int n_in_handler;
 
 static void on_signal(int sig)
 {
     (void)sig;
-    server_stop(serving);
+    atomic_fetch_add(&n_in_handler, 1);
+    struct server *server = atomic_load(&serving);
+    if (server != NULL)
+        server_stop(server);
+    atomic_fetch_sub(&n_in_handler, 1);
 }
 
-static void handle_signals(struct server *server)
+static void set_handler(void (*handler)(int))
 {
-    struct sigaction action = {.sa_handler = server != NULL ? on_signal : SIG_DFL,
-                               .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
 
-    serving = server;
     (void)sigaction(SIGTERM, &action, NULL);
     (void)sigaction(SIGINT, &action, NULL);
+}
+
+static void begin_signals(struct server *server)
+{
+    atomic_store(&serving, server);
+    set_handler(on_signal);
+}
+
+/* The server is going down: a signal that comes now, or until the process is gone, has nothing more
+ * to say and must not turn a clean end into a death by signal. So they stay ignored. */
+static void end_signals(void)
+{
+    set_handler(SIG_IGN);
+    atomic_store(&serving, NULL);
+    while (atomic_load(&n_in_handler) > 0) /* a few instructions, and nothing can begin */
+        (void)sched_yield();
 }
 
 static void print_ready(const struct serve_options *o, const struct loaded *l,
@@ -365,10 +387,10 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
     if (st == FERRY_OK)
         st = server_create(&server, loaded.engine, loaded.tokenizer, chat, &o->server, err);
     if (st == FERRY_OK) {
-        handle_signals(server);
+        begin_signals(server);
         print_ready(o, &loaded, server);
         st = server_run(server, err);
-        handle_signals(NULL);
+        end_signals();
     }
     server_destroy(server);
     chat_destroy(chat);

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import time
 
 import cli
 import serve
@@ -66,6 +67,18 @@ class Serve(cli.Case):
             server = serve.start(self.demo())
             server.process.send_signal(sig)
             self.assertEqual(server.process.wait(timeout=cli.TIMEOUT_S), 0)
+            server.kill()
+
+    def test_signals_until_the_end_change_nothing(self):
+        """An impatient Ctrl-C, again and again until the process is gone: it ends with 0 all the same."""
+        for round_number in range(12):
+            server = serve.start(self.demo())
+            with server.stream("/v1/completions", {"prompt": "a", "max_tokens": 1900, "ignore_eos": True}):
+                until = time.monotonic() + cli.TIMEOUT_S
+                while server.alive() and time.monotonic() < until:
+                    server.process.send_signal(signal.SIGINT if round_number % 2 else signal.SIGTERM)
+                    time.sleep(0.0002 * (round_number % 4))
+            self.assertEqual(server.process.wait(timeout=cli.TIMEOUT_S), 0, server.log())
             server.kill()
 
     def test_access_log(self):
