@@ -17,6 +17,13 @@
 #include <stdio.h>
 #include <string.h>
 
+enum {
+    LARGE_BODY_BYTES = 256 << 10, /* some milliseconds of a worker's time, and more */
+    /* A prompt up to so many times too long is encoded to its end, so that its client is told how
+     * long it is; what is longer is given up there. */
+    MEASURED_CONTEXTS = 8,
+};
+
 static const char JSON[] = "application/json", EVENTS[] = "text/event-stream";
 
 /* One prompt and its choices. */
@@ -35,7 +42,7 @@ struct answer {
     struct answer *next, *previous; /* all of the server; its mutex */
 
     /* The worker's, then constant. */
-    struct openai_request q;
+    struct openai_request q; /* plain fields only, once its requests are made */
     struct openai_head head;
     char id[96];
     size_t n_choices;
@@ -276,7 +283,7 @@ static void on_event(void *arg, struct request *request, const struct request_ev
         return;
     }
     a->job.run = run_reply;
-    (void)server_add_job(a->server, &a->job, false);
+    (void)server_add_job(a->server, &a->job, JOB_REST);
 }
 
 /* ---- the client, on the I/O thread ---- */
@@ -344,6 +351,12 @@ void answer_cancel_all(struct server *server)
 
 /* ---- a worker's part ---- */
 
+/* Whether the engine has a part in it. */
+static bool completes(const struct answer *a)
+{
+    return a->kind == OPENAI_COMPLETION || a->kind == OPENAI_CHAT;
+}
+
 static bool template_knows(const void *arg, const char *name)
 {
     return chat_mentions(arg, name);
@@ -366,8 +379,8 @@ static enum ferry_status parse(struct answer *a, struct openai_error *error)
     return openai_request_parse(a->kind, body, size, &limits, &a->q, error);
 }
 
-static enum ferry_status encode(struct answer *a, struct part *part, size_t i,
-                                struct ferry_error *err)
+static enum ferry_status encode_text(struct answer *a, struct part *part, size_t i,
+                                     struct ferry_error *err)
 {
     const struct server *s = a->server;
 
@@ -378,13 +391,31 @@ static enum ferry_status encode(struct answer *a, struct part *part, size_t i,
                               "server with --chat-template");
         return chat_encode(s->chat, a->q.variables, &part->ids, err);
     }
-    struct openai_prompt *p = &a->q.prompts[i];
-    if (p->text != NULL)
-        return tokenizer_encode(s->tokenizer, p->text, p->text_size, a->q.add_special_tokens, false,
-                                &part->ids, err);
-    part->ids = (struct token_ids){p->ids, p->n_ids, p->n_ids}; /* as they are */
-    p->ids = NULL;
-    return FERRY_OK;
+    const struct openai_prompt *p = &a->q.prompts[i];
+    return tokenizer_encode(s->tokenizer, p->text, p->text_size, a->q.add_special_tokens, false,
+                            &part->ids, err);
+}
+
+static enum ferry_status encode(struct answer *a, struct part *part, size_t i,
+                                struct ferry_error *err)
+{
+    size_t context = engine_context(a->server->engine);
+
+    if (a->q.variables == NULL && a->q.prompts[i].text == NULL) {
+        struct openai_prompt *p = &a->q.prompts[i];
+        part->ids = (struct token_ids){.ids = p->ids, .count = p->n_ids, .capacity = p->n_ids};
+        p->ids = NULL;
+        return FERRY_OK;
+    }
+    if (completes(a))
+        part->ids.most = MEASURED_CONTEXTS * context;
+    enum ferry_status st = encode_text(a, part, i, err);
+    if (st == FERRY_ERR_CONTEXT_FULL)
+        return FERRY_FAIL(err, st,
+                          "the prompt has more than %zu tokens and the context is %zu; shorten it "
+                          "or raise --context",
+                          part->ids.most, context);
+    return st;
 }
 
 /* Nobody waits any more: a worker has better to do. */
@@ -401,10 +432,9 @@ static enum ferry_status left(struct ferry_error *err)
     return FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the client left");
 }
 
-/* Everything that the answer needs before its requests are made. */
-static enum ferry_status prepare(struct answer *a, struct ferry_error *err)
+/* The ids of all prompts. */
+static enum ferry_status encode_all(struct answer *a, struct ferry_error *err)
 {
-    struct server *s = a->server;
     enum ferry_status st = FERRY_OK;
 
     size_t n_parts = a->q.variables != NULL ? 1 : a->q.n_prompts;
@@ -420,8 +450,14 @@ static enum ferry_status prepare(struct answer *a, struct ferry_error *err)
         parts[i].first = i * a->q.n_choices;
         st = is_gone(a) ? left(err) : encode(a, &parts[i], i, err);
     }
-    if (st != FERRY_OK || a->kind == OPENAI_TOKENIZE || a->kind == OPENAI_DETOKENIZE)
-        return st;
+    return st;
+}
+
+/* Everything that a completion needs beside its requests. */
+static enum ferry_status prepare(struct answer *a, struct ferry_error *err)
+{
+    struct server *s = a->server;
+
     a->n_choices = a->n_parts * a->q.n_choices;
     if (a->q.stream)
         a->streams = mem_array(a->n_choices, sizeof *a->streams);
@@ -450,6 +486,7 @@ static enum ferry_status create_request(struct answer *a, struct part *part,
                                         struct ferry_error *err)
 {
     struct server *s = a->server;
+    struct request *request = NULL;
     struct request_options o = {.ids = part->ids.ids,
                                 .n_ids = part->ids.count,
                                 .max_tokens = a->q.max_tokens,
@@ -466,48 +503,87 @@ static enum ferry_status create_request(struct answer *a, struct part *part,
     memcpy(o.cache_key, http_cache_key(a->x), sizeof o.cache_key);
     if (s->options.queue_seconds > 0)
         o.start_by_ns = clock_now_ns() + (uint64_t)(s->options.queue_seconds * 1e9);
-    return request_create(&part->request, s->scheduler, &o, err);
+    enum ferry_status st = request_create(&request, s->scheduler, &o, err);
+    lock(a);
+    part->request = request;
+    unlock(a);
+    return st;
 }
 
-/* Under the lock: echoes a prompt in front of each of its choices. */
-static enum ferry_status echo(struct answer *a, struct part *part, struct ferry_error *err)
+/* Of part `from` and those behind it, which the scheduler does not have. Under the lock. */
+static void destroy_requests(struct answer *a, size_t from)
 {
+    for (size_t i = from; i < a->n_parts; i++) {
+        request_destroy(a->parts[i].request);
+        a->parts[i].request = NULL;
+    }
+}
+
+/* Puts a prompt in front of each of its choices, before the engine has any of them. A stream begins
+ * with all of it at once: more than its buffer holds is refused. */
+static enum ferry_status echo_text(struct answer *a, const struct part *part, const char *text,
+                                   size_t size, struct ferry_error *err)
+{
+    size_t most = http_stream_room(a->x);
+    bool good = true;
+
+    for (size_t i = part->first; i < part->first + a->q.n_choices && good; i++) {
+        if (!a->q.stream) {
+            good = openai_choice_append(&a->choices[i], text, size, NULL, 0);
+            continue;
+        }
+        struct openai_delta delta = {.index = i,
+                                     .first = true,
+                                     .text = text,
+                                     .text_size = size,
+                                     .text_offset = &a->streams[i].text_offset};
+        a->streams[i].begun = true;
+        openai_write_chunk(&a->writer, &a->head, &delta);
+        good = !a->writer.failed;
+        if (a->writer.size > most)
+            return FERRY_FAIL(err, FERRY_ERR_LIMIT,
+                              "echo would put more than %zu bytes in front of the answers, and a "
+                              "stream cannot begin with more; ask for fewer prompts or answers, or "
+                              "without stream",
+                              most);
+    }
+    return good ? FERRY_OK : FERRY_FAIL(err, FERRY_ERR_NOMEM, "no memory for the answer");
+}
+
+/* A text is echoed as it was sent: its ids may have a begin-of-text token in front, and a tokenizer
+ * may have normalised it. */
+static enum ferry_status echo(struct answer *a, size_t i, struct ferry_error *err)
+{
+    const struct openai_prompt *p = &a->q.prompts[i];
+    const struct part *part = &a->parts[i];
     char *text = NULL;
     size_t size = 0;
+
+    if (p->text != NULL)
+        return echo_text(a, part, p->text, p->text_size, err);
     enum ferry_status st = tokenizer_decode(a->server->tokenizer, part->ids.ids, part->ids.count,
                                             false, &text, &size, err);
-
-    for (size_t i = 0; i < a->q.n_choices && st == FERRY_OK; i++)
-        take_piece(a, part,
-                   &(struct request_event){
-                       .kind = REQUEST_EVENT_TOKEN, .choice = i, .text = text, .text_size = size});
+    if (st == FERRY_OK)
+        st = echo_text(a, part, text, size, err);
     mem_free(text);
     return st;
 }
 
 /* Under the lock. Hands the parts over in order until the queue is full (n_live tells how many);
- * those that were created and not handed over are destroyed. */
+ * those that were not handed over are destroyed. */
 static enum ferry_status submit(struct answer *a, struct ferry_error *err)
 {
     enum ferry_status st = FERRY_OK;
 
-    for (size_t i = 0; i < a->n_parts && st == FERRY_OK; i++)
-        st = create_request(a, &a->parts[i], err);
-    if (st == FERRY_OK && a->shutting)
+    if (a->shutting)
         st = FERRY_FAIL(err, FERRY_ERR_CANCELLED, "the server is shutting down");
-    if (st == FERRY_OK && a->gone)
+    else if (a->gone)
         st = left(err);
-    size_t n = 0;
-    for (; n < a->n_parts && st == FERRY_OK; n++) {
-        st = scheduler_submit(a->server->scheduler, a->parts[n].request, err);
-        if (st != FERRY_OK)
-            break;
-        a->n_live++;
+    while (st == FERRY_OK && a->n_live < a->n_parts) {
+        st = scheduler_submit(a->server->scheduler, a->parts[a->n_live].request, err);
+        a->n_live += st == FERRY_OK;
     }
-    for (size_t i = n; i < a->n_parts && st != FERRY_OK; i++) {
-        request_destroy(a->parts[i].request);
-        a->parts[i].request = NULL;
-    }
+    destroy_requests(a, a->n_live);
     return st;
 }
 
@@ -528,10 +604,8 @@ static void complete(struct answer *a)
             a->q.stream = false; /* nothing was begun: it can still be a plain error */
         } else if (a->q.stream) {
             http_stream_begin(a->x, 200, EVENTS);
-        }
-        for (size_t i = 0; st == FERRY_OK && a->q.echo && i < a->n_parts; i++) {
-            if (echo(a, &a->parts[i], &err) != FERRY_OK)
-                break_off(a, &err);
+            if (a->writer.size > 0) /* echoes */
+                flush(a);
         }
         unlock(a);
         return;
@@ -548,6 +622,7 @@ static void reply_tokens(struct answer *a)
 
     openai_write_tokens(&w, a->parts[0].ids.ids, a->parts[0].ids.count, engine_context(s->engine),
                         a->q.return_token_strings ? s->tokenizer : NULL);
+    token_ids_fini(&a->parts[0].ids); /* the reader may take its time */
     reply_json(a->x, 200, &w);
     json_writer_fini(&w);
 }
@@ -583,12 +658,29 @@ static enum ferry_status read_request(struct answer *a, struct openai_error *err
         return st;
     if (a->q.ignored != NULL)
         http_add_header(a->x, "X-Ignored-Params", a->q.ignored);
-    st = prepare(a, &err);
+    st = encode_all(a, &err);
+    bool encoded = st == FERRY_OK;
+    if (encoded && completes(a))
+        st = prepare(a, &err);
+    for (size_t i = 0; completes(a) && i < a->n_parts && st == FERRY_OK; i++)
+        st = create_request(a, &a->parts[i], &err);
+    for (size_t i = 0; a->q.echo && i < a->n_parts && st == FERRY_OK; i++)
+        st = echo(a, i, &err);
     if (st != FERRY_OK)
         (void)openai_error_from(error, &err);
-    if (st == FERRY_ERR_ARG && a->q.variables != NULL) /* the template's own words */
+    if (st == FERRY_ERR_ARG && !encoded && a->q.variables != NULL) /* the template's own words */
         openai_error_param(error, "messages");
     return st;
+}
+
+/* The request has been read, and what will be looked at again has been copied. Its body and the
+ * tree that was made of it are large beside the answer, which may take minutes. */
+static void forget_request(struct answer *a)
+{
+    openai_request_forget(&a->q);
+    http_drop_body(a->x);
+    for (size_t i = 0; completes(a) && i < a->n_parts; i++)
+        token_ids_fini(&a->parts[i].ids);
 }
 
 static void run_request(struct job *job)
@@ -597,7 +689,11 @@ static void run_request(struct job *job)
     struct openai_error error = {0};
     enum ferry_status st = read_request(a, &error);
 
+    forget_request(a);
     if (st != FERRY_OK) {
+        lock(a);
+        destroy_requests(a, 0);
+        unlock(a);
         if (st != FERRY_ERR_CANCELLED)
             server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
         reply_error(a, &error);
@@ -634,7 +730,9 @@ void answer_start(struct server *server, struct http_exchange *x, enum openai_ki
         a->next->previous = a;
     server->answers = a;
     (void)pthread_mutex_unlock(&server->mutex);
-    if (server_add_job(server, &a->job, true))
+    size_t body_size;
+    (void)http_body(x, &body_size);
+    if (server_add_job(server, &a->job, body_size > LARGE_BODY_BYTES ? JOB_LARGE : JOB_NEW))
         return;
     struct openai_error error = {0};
     (void)openai_error_set(&error, FERRY_AGAIN,

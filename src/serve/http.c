@@ -90,11 +90,10 @@ static void exchange_free(struct http_exchange *x)
         x->previous->next = x->next;
     else
         s->open = x->next;
-    s->bodies_bytes -= x->body_capacity;
+    http_drop_body(x);
     (void)pthread_mutex_destroy(&x->mutex);
     mem_free(x->method);
     mem_free(x->path);
-    mem_free(x->body);
     mem_free(x->out);
     mem_free(x);
     atomic_fetch_sub(&s->n_open, 1);
@@ -145,8 +144,17 @@ const char *http_path(const struct http_exchange *x)
 
 const char *http_body(const struct http_exchange *x, size_t *ret_size)
 {
-    *ret_size = x->body_size;
+    *ret_size = x->body != NULL ? x->body_size : 0;
     return x->body != NULL ? x->body : "";
+}
+
+/* Its size stays for the log. */
+void http_drop_body(struct http_exchange *x)
+{
+    mem_free(x->body);
+    x->body = NULL;
+    atomic_fetch_sub(&x->server->bodies_bytes, x->body_capacity);
+    x->body_capacity = 0;
 }
 
 const char *http_id(const struct http_exchange *x)

@@ -75,6 +75,9 @@ size_t http_server_n_open(const struct http_server *server);
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x); /* without the query */
 const char *http_body(const struct http_exchange *x, size_t *ret_size);
+/* Gives the body's memory back before the answer is there; http_body says nothing from then on. Any
+ * thread, before the answer ends. */
+void http_drop_body(struct http_exchange *x);
 const char *http_id(const struct http_exchange *x);
 /* The key's place among all, -1 without keys; and what prefixes of its prompts are shared under. */
 int http_key_index(const struct http_exchange *x);
@@ -121,6 +124,10 @@ void http_stream_begin(struct http_exchange *x, int status, const char *content_
  * client is gone. */
 enum ferry_status http_stream_write(struct http_exchange *x, const void *data,
                                     size_t size) FERRY_MUST_CHECK;
+
+/* Bytes that the first write of a stream may have, so that what its owner writes until it has
+ * paused still fits. */
+size_t http_stream_room(const struct http_exchange *x);
 
 /* complete: with HTTP's end mark; otherwise the connection is cut, so that the client can tell. */
 void http_stream_end(struct http_exchange *x, bool complete);

@@ -149,6 +149,11 @@ enum ferry_status http_stream_write(struct http_exchange *x, const void *data, s
     return st;
 }
 
+size_t http_stream_room(const struct http_exchange *x)
+{
+    return HARD_CAPS / 2 * soft_cap(x);
+}
+
 void http_stream_end(struct http_exchange *x, bool complete)
 {
     lock(x);

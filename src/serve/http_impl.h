@@ -51,7 +51,7 @@ struct http_exchange {
     /* The request; constant once the handler runs. */
     char *method, *path;
     char id[HTTP_ID_BYTES + 1];
-    char *body;
+    char *body; /* NULL: there was none, or it was dropped */
     size_t body_size, body_capacity;
     int key_index;
     const char *origin; /* the allowed one, in `path`'s allocation; NULL: none */
@@ -106,7 +106,7 @@ struct http_server {
     bool started;
     atomic_bool stop, draining;
     atomic_size_t n_open;
-    size_t bodies_bytes;                 /* I/O thread */
+    atomic_size_t bodies_bytes;          /* of all exchanges; grows on the I/O thread only */
     struct http_exchange *open;          /* I/O thread */
     struct http_connection *connections; /* I/O thread */
     size_t n_log_lost;                   /* lines of the access log; I/O thread */

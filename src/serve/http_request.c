@@ -329,14 +329,14 @@ static void take_body(struct http_exchange *x, const char *data, size_t size)
     if (size > x->body_capacity - x->body_size) {
         size_t capacity = min_size(2 * x->body_capacity + size + 4096, max_body(s) + 1 + size);
         size_t more = capacity - x->body_capacity;
-        char *grown = s->bodies_bytes + more <= max_bodies(s)
+        char *grown = atomic_load(&s->bodies_bytes) + more <= max_bodies(s)
                           ? mem_resize(x->body, x->body_size, capacity)
                           : NULL;
         if (grown == NULL) {
             x->no_room = true;
             return;
         }
-        s->bodies_bytes += more;
+        atomic_fetch_add(&s->bodies_bytes, more);
         x->body = grown;
         x->body_capacity = capacity;
     }

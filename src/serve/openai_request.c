@@ -232,15 +232,29 @@ enum ferry_status openai_request_parse(enum openai_kind kind, const void *body, 
     return FERRY_OK;
 }
 
+void openai_request_forget(struct openai_request *request)
+{
+    struct openai_request *r = request;
+
+    for (size_t i = 0; i < r->n_prompts && r->prompts != NULL; i++)
+        mem_free(r->prompts[i].ids);
+    mem_free(r->prompts);
+    mem_free(r->stops);
+    mem_free(r->biases);
+    mem_free(r->ignored);
+    json_decref(r->variables);
+    json_decref(r->json);
+    r->model = r->ignored = NULL;
+    r->prompts = NULL;
+    r->stops = NULL;
+    r->biases = NULL;
+    r->sampling.biases = NULL;
+    r->sampling.n_biases = r->n_prompts = r->n_stops = 0;
+    r->variables = r->json = NULL;
+}
+
 void openai_request_fini(struct openai_request *request)
 {
-    for (size_t i = 0; i < request->n_prompts && request->prompts != NULL; i++)
-        mem_free(request->prompts[i].ids);
-    mem_free(request->prompts);
-    mem_free(request->stops);
-    mem_free(request->biases);
-    mem_free(request->ignored);
-    json_decref(request->variables);
-    json_decref(request->json);
+    openai_request_forget(request);
     *request = (struct openai_request){0};
 }

@@ -27,7 +27,7 @@ enum openai_kind {
 
 enum {
     OPENAI_BODY_MAX = 32 << 20,  /* bytes */
-    OPENAI_VALUES_MAX = 1 << 19, /* JSON values of one body; half as many keys */
+    OPENAI_VALUES_MAX = 1 << 18, /* JSON values of one body; half as many keys */
     OPENAI_CHOICES_MAX = 8,      /* n */
     OPENAI_PROMPTS_MAX = 16,     /* prompts of one completion request */
     OPENAI_ANSWERS_MAX = 64,     /* prompts times n */
@@ -100,11 +100,16 @@ struct openai_request {
 
 /* Parses body [size]. On failure *ret is untouched and err (may be NULL) says what to answer: 400
  * with the field's name in param, 404 for a model that is not served, 503 out of memory. Any
- * thread. About 100 bytes of memory per JSON value beside the strings. */
+ * thread. Memory beside the strings: 40 bytes for a number to 270 for an object, of which there are
+ * fewer; 35 MB at the limit. */
 enum ferry_status openai_request_parse(enum openai_kind kind, const void *body, size_t size,
                                        const struct openai_limits *limits,
                                        struct openai_request *ret,
                                        struct openai_error *err) FERRY_MUST_CHECK;
+
+/* Frees all that is not a plain field: body, prompts, stop strings, biases. For a request whose
+ * answer takes longer than these are needed. */
+void openai_request_forget(struct openai_request *request);
 
 /* Frees it all; {0} and a second call are allowed. */
 void openai_request_fini(struct openai_request *request);

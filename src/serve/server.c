@@ -13,48 +13,83 @@
 
 enum { DEFAULT_WORKERS = 2, JOBS_MAX = 1024, IDLE_MS = 50 };
 
-#define NS_PER_S   1e9
-#define FAREWELL_S 0.5
+#define NS_PER_S        1e9
+#define FAREWELL_S      0.5
+#define WORKER_LOOKS_NS UINT64_C(1000000000)
 
 /* ---- workers ---- */
+
+/* The next job that may be begun, NULL when there is none. Under the mutex. */
+static struct job *take_job(struct server *s)
+{
+    enum job_kind kind = JOB_REST;
+
+    if (s->jobs[kind].first == NULL) {
+        bool large = s->jobs[JOB_LARGE].first != NULL && s->n_large < s->max_large &&
+                     (s->large_next || s->jobs[JOB_NEW].first == NULL);
+        kind = large ? JOB_LARGE : JOB_NEW;
+        s->large_next = !large;
+    }
+    struct job *job = s->jobs[kind].first;
+    if (job == NULL)
+        return NULL;
+    s->jobs[kind].first = job->next;
+    if (job->next == NULL)
+        s->jobs[kind].last = NULL;
+    s->n_jobs -= kind != JOB_REST;
+    s->n_large += kind == JOB_LARGE;
+    return job;
+}
+
+/* Woken by server_add_job and at the end; looks up by itself now and then, so that a lost wake-up
+ * would be a late answer and no hang. Under the mutex. */
+static void wait_for_job(struct server *s)
+{
+    uint64_t until = clock_now_ns() + WORKER_LOOKS_NS;
+    struct timespec t = {(time_t)(until / UINT64_C(1000000000)),
+                         (long)(until % UINT64_C(1000000000))};
+
+    (void)pthread_cond_timedwait(&s->condition, &s->mutex, &t);
+}
 
 static void *worker_main(void *arg)
 {
     struct server *s = arg;
+    struct job *job;
 
     (void)pthread_mutex_lock(&s->mutex);
     for (;;) {
-        while (s->first == NULL && !s->quit)
-            (void)pthread_cond_wait(&s->condition, &s->mutex);
-        struct job *job = s->first;
+        while ((job = take_job(s)) == NULL && !s->quit)
+            wait_for_job(s);
         if (job == NULL)
-            break;
-        s->first = job->next;
-        if (s->first == NULL)
-            s->last = NULL;
-        s->n_jobs -= job->is_new;
+            break; /* what may still be large has a worker that is busy with another */
+        bool large = job->kind == JOB_LARGE;
         (void)pthread_mutex_unlock(&s->mutex);
-        job->run(job);
+        job->run(job); /* it may be gone */
         (void)pthread_mutex_lock(&s->mutex);
+        s->n_large -= large;
+        if (large && s->jobs[JOB_LARGE].first != NULL)
+            (void)pthread_cond_signal(&s->condition);
     }
     (void)pthread_mutex_unlock(&s->mutex);
     return NULL;
 }
 
-bool server_add_job(struct server *server, struct job *job, bool is_new)
+bool server_add_job(struct server *server, struct job *job, enum job_kind kind)
 {
     struct server *s = server;
+    bool is_new = kind != JOB_REST;
 
     (void)pthread_mutex_lock(&s->mutex);
     bool fits = !s->quit && (!is_new || s->n_jobs < JOBS_MAX);
     if (fits) {
         job->next = NULL;
-        job->is_new = is_new;
-        if (s->last != NULL)
-            s->last->next = job;
+        job->kind = kind;
+        if (s->jobs[kind].last != NULL)
+            s->jobs[kind].last->next = job;
         else
-            s->first = job;
-        s->last = job;
+            s->jobs[kind].first = job;
+        s->jobs[kind].last = job;
         s->n_jobs += is_new;
         (void)pthread_cond_signal(&s->condition);
     }
@@ -72,6 +107,7 @@ static enum ferry_status start_workers(struct server *s, struct ferry_error *err
     size_t n = s->options.n_workers > 0 ? s->options.n_workers : DEFAULT_WORKERS;
 
     n = min_size(n, SERVER_WORKERS_MAX);
+    s->max_large = max_size(n, 2) - 1;
     for (; s->n_workers < n; s->n_workers++) {
         if (pthread_create(&s->workers[s->n_workers], NULL, worker_main, s) != 0)
             return FERRY_FAIL(err, FERRY_ERR_IO, "server: no thread for worker %zu", s->n_workers);
@@ -122,6 +158,7 @@ enum ferry_status server_create(struct server **ret_server, struct engine *engin
                                 const struct server_options *options, struct ferry_error *err)
 {
     struct server *s = mem_zero(sizeof *s);
+    pthread_condattr_t attr;
 
     if (s == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "server: no memory");
@@ -134,7 +171,10 @@ enum ferry_status server_create(struct server **ret_server, struct engine *engin
     if (tokenizer != NULL)
         s->n_valid = min_size(s->n_valid, tokenizer_n_vocab(tokenizer));
     (void)pthread_mutex_init(&s->mutex, NULL);
-    (void)pthread_cond_init(&s->condition, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&s->condition, &attr);
+    (void)pthread_condattr_destroy(&attr);
     enum ferry_status st = start(s, err);
     if (st != FERRY_OK) {
         server_destroy(s);

@@ -12,10 +12,19 @@
 
 enum { SERVER_WORKERS_MAX = 16 };
 
+/* In the order in which they are taken. */
+enum job_kind {
+    JOB_REST,  /* of an answer that is made: its client waits for nothing else */
+    JOB_NEW,   /* a request to be read */
+    JOB_LARGE, /* the same, with a body that keeps a worker busy; takes turns with JOB_NEW, and one
+                  worker never does it (if there are two) */
+    JOB_KINDS,
+};
+
 /* Work for the workers, part of whatever it is about. A job is in one queue at most. */
 struct job {
     struct job *next;
-    bool is_new; /* set by server_add_job */
+    enum job_kind kind; /* set by server_add_job */
     void (*run)(struct job *job);
 };
 
@@ -34,11 +43,15 @@ struct server {
     size_t n_valid; /* ids that may be sampled */
     time_t created;
 
-    /* Guards the queue of jobs; the condition tells that it is not empty, or `quit`. */
+    /* Guards the queues of jobs; the condition tells that they are not empty, or `quit`. */
     pthread_mutex_t mutex;
     pthread_cond_t condition;
-    struct job *first, *last;
-    size_t n_jobs; /* new requests in the queue: bounded, answers in making are not */
+    struct {
+        struct job *first, *last;
+    } jobs[JOB_KINDS];
+    size_t n_jobs;             /* new requests in the queues: bounded, answers in making are not */
+    size_t n_large, max_large; /* JOB_LARGE that are being done, and at most */
+    bool large_next;           /* whose turn it is */
     bool quit;
     pthread_t workers[SERVER_WORKERS_MAX];
     size_t n_workers;
@@ -52,7 +65,7 @@ struct server {
 
 /* Any thread. A new request is refused (false) when too many wait for a worker; the rest of an
  * answer never is. */
-bool server_add_job(struct server *server, struct job *job, bool is_new);
+bool server_add_job(struct server *server, struct job *job, enum job_kind kind);
 
 /* routes.c: the handler of all requests. I/O thread. */
 void server_route(void *arg, struct http_exchange *x);

@@ -91,29 +91,54 @@ void demo_start(struct demo *demo, const struct server_options *options)
     demo->web.port = server_port(demo->server);
 }
 
+static void start_tiny(struct demo *demo, const struct tiny_options *tiny,
+                       const struct small *small)
+{
+    struct server_options options = demo_options();
+    struct ferry_error err = {0};
+
+    *demo = (struct demo){0};
+    const char *folder = tiny_write(tiny);
+    enum ferry_status st =
+        open_engine(folder, &demo->checkpoint, &demo->model, &demo->engine, &err);
+    tiny_remove(folder);
+    demo->tokenizer = small_tokenizer(small);
+    if (st == FERRY_OK)
+        st = server_create(&demo->server, demo->engine, demo->tokenizer, NULL, &options, &err);
+    if (st != FERRY_OK)
+        fail_msg("%s", err.msg);
+    demo->web.port = server_port(demo->server);
+}
+
 void demo_start_poisoned(struct demo *demo, int32_t poisoned)
 {
     static const char *const MERGES[] = {"a b", NULL};
     static const struct small SMALL = {
         .pre_tokenizer = BYTE_LEVEL, .decoder = BYTE_LEVEL_DECODER, .merges = MERGES};
     struct tiny_options tiny = tiny_defaults("qwen3_moe");
-    struct server_options options = demo_options();
-    struct ferry_error err = {0};
 
-    *demo = (struct demo){0};
     tiny.n_vocab = 257;
     tiny.poison = "model.embed_tokens.weight";
     tiny.poisoned_item = (size_t)poisoned * tiny.hidden + 3;
-    const char *folder = tiny_write(&tiny);
-    enum ferry_status st =
-        open_engine(folder, &demo->checkpoint, &demo->model, &demo->engine, &err);
-    tiny_remove(folder);
-    demo->tokenizer = small_tokenizer(&SMALL);
-    if (st == FERRY_OK)
-        st = server_create(&demo->server, demo->engine, demo->tokenizer, NULL, &options, &err);
-    if (st != FERRY_OK)
-        fail_msg("%s", err.msg);
-    demo->web.port = server_port(demo->server);
+    start_tiny(demo, &tiny, &SMALL);
+}
+
+void demo_start_bos(struct demo *demo)
+{
+    static const struct small SMALL = {
+        .pre_tokenizer = BYTE_LEVEL,
+        .decoder = BYTE_LEVEL_DECODER,
+        .added = "{\"id\":256,\"content\":\"<bos>\",\"single_word\":false,\"lstrip\":false,"
+                 "\"rstrip\":false,\"normalized\":false,\"special\":true}",
+        .post_processor =
+            "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<bos>\","
+            "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],"
+            "\"special_tokens\":{\"<bos>\":{\"id\":\"<bos>\",\"ids\":[256],\"tokens\":"
+            "[\"<bos>\"]}}}"};
+    struct tiny_options tiny = tiny_defaults("qwen3_moe");
+
+    tiny.n_vocab = 257;
+    start_tiny(demo, &tiny, &SMALL);
 }
 
 static void *run(void *arg)

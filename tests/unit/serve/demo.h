@@ -37,6 +37,9 @@ void demo_start(struct demo *demo, const struct server_options *options);
 /* The same over a random model of bytes whose token `poisoned` has a number that is none. */
 void demo_start_poisoned(struct demo *demo, int32_t poisoned);
 
+/* The same without the poison, and the tokenizer puts <bos>, id 256, in front of every text. */
+void demo_start_bos(struct demo *demo);
+
 /* Tries to create one; returns what server_create does. The server is destroyed again. */
 enum ferry_status demo_try(const struct server_options *options, struct ferry_error *err);
 

@@ -4,7 +4,9 @@
 #include "demo.h"
 
 #include "base/alloc.h"
+#include "serve/http_impl.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,8 @@
 #define TEXT "/v1/completions"
 
 static struct reply whole, stream;
+
+#define INVALID "ferry_requests_rejected_total{reason=\"invalid\"}"
 
 static double left(const struct demo *demo)
 {
@@ -154,9 +158,101 @@ static void details(void **state)
     demo_end(&demo);
 }
 
+/* The prompt as it was sent: without what the tokenizer puts around it, control tokens only where
+ * they were sent as ids. */
+static void echo(void **state)
+{
+    static const struct {
+        const char *prompt, *want;
+    } CASES[] = {
+        {"\"ab<bos>\"", "ab<bos>"}, {"[65,256,66]", "A<bos>B"}, {"\"\\u00e9\"", "\xc3\xa9"}};
+    struct demo demo;
+    char body[300];
+    static struct told told;
+
+    (void)state;
+    demo_start_bos(&demo);
+    demo_run(&demo);
+    for (size_t i = 0; i < 2 * COUNT_OF(CASES); i++) {
+        bool streamed = i % 2 == 1;
+        (void)snprintf(
+            body, sizeof body,
+            "{\"prompt\":%s,\"echo\":true,\"max_tokens\":1,\"logit_bias\":{\"67\":100}%s}",
+            CASES[i / 2].prompt, streamed ? ",\"stream\":true" : "");
+        assert_int_equal(demo_ask(&demo, "POST", TEXT, body, &whole), 200);
+        told_init(&told, &whole, streamed, 0);
+        size_t n = strlen(CASES[i / 2].want);
+        if (strncmp(told.text, CASES[i / 2].want, n) != 0 || strlen(told.text) != n + 1)
+            fail_msg("%s: '%s'", body, told.text);
+        told_fini(&told);
+    }
+    demo_end(&demo);
+}
+
+/* Many copies of a long prompt: more than a stream holds is refused, what is less arrives, however
+ * slow its reader. */
+static void long_echoes(void **state)
+{
+    struct server_options options = demo_options();
+    struct demo demo;
+    char body[3000], prompt[1201];
+    static struct told told;
+
+    (void)state;
+    options.http.stream_bytes = 4000; /* 128,000 to begin with */
+    demo_start(&demo, &options);
+    demo_run(&demo);
+    for (size_t i = 0; i < sizeof prompt - 1; i++)
+        prompt[i] = i % 5 == 4 ? ' ' : (char)('a' + i * i % 26);
+    prompt[sizeof prompt - 1] = 0;
+    for (int n = 8; n >= 1; n -= 7) {
+        (void)snprintf(body, sizeof body,
+                       "{\"prompt\":[\"%s\",\"%s\"],\"echo\":true,\"max_tokens\":1,\"n\":%d,"
+                       "\"stream\":true}",
+                       "x", prompt, n);
+        assert_int_equal(demo_ask(&demo, "POST", TEXT, body, &whole), 200);
+        assert_true(whole.complete);
+        for (int i = 0; i < 2 * n; i++) {
+            told_init(&told, &whole, true, (size_t)i);
+            const char *want = i < n ? "x" : prompt;
+            assert_memory_equal(told.text, want, strlen(want));
+            assert_string_equal(told.finish, "length");
+            told_fini(&told);
+        }
+    }
+    demo_end(&demo);
+    options.http.stream_bytes = 300; /* 9,600 */
+    demo_start(&demo, &options);
+    demo_run(&demo);
+    (void)snprintf(body, sizeof body,
+                   "{\"prompt\":\"%s\",\"echo\":true,\"max_tokens\":1,\"n\":8,\"stream\":true}",
+                   prompt);
+    assert_int_equal(demo_ask(&demo, "POST", TEXT, body, &whole), 400);
+    assert_non_null(strstr(whole.body, "over_limit"));
+    assert_non_null(strstr(whole.body, "9600 bytes"));
+    *strstr(body, ",\"stream\":true") = '}';
+    *strstr(body, "\"stream\":true") = 0;
+    assert_int_equal(demo_ask(&demo, "POST", TEXT, body, &whole), 200);
+    demo_wait_idle(&demo);
+    demo_end(&demo);
+}
+
 /* ---- the queue ---- */
 
 #define SHORT "{\"prompt\":\"One two three\",\"max_tokens\":3,\"ignore_eos\":true"
+
+/* A request that has all sequences. */
+static int occupy(struct demo *demo)
+{
+    int fd = demo_send(demo, "POST", TEXT, "",
+                       "{\"prompt\":\"One\",\"n\":4,\"max_tokens\":60,\"ignore_eos\":true}");
+
+    demo_wait_waiting(demo, DEMO_SEQUENCES);
+    for (int i = 0; i < 3; i++)
+        assert_true(demo_step(demo));
+    assert_int_equal(demo_view(demo).n_running, DEMO_SEQUENCES);
+    return fd;
+}
 
 static void full_queue(void **state)
 {
@@ -168,6 +264,7 @@ static void full_queue(void **state)
     options.max_waiting = 2;
     demo_start(&demo, &options);
     demo_by_hand(&demo);
+    int busy = occupy(&demo);
     for (size_t i = 0; i < 2; i++) {
         fds[i] = demo_send(&demo, "POST", TEXT, "", SHORT "}");
         demo_wait_waiting(&demo, i + 1);
@@ -178,6 +275,7 @@ static void full_queue(void **state)
     assert_int_equal(demo_ask(&demo, "POST", TEXT, SHORT ",\"stream\":true}", &whole), 429);
     assert_true(demo_metric(&demo, "ferry_requests_rejected_total{reason=\"queue_full\"}") == 2);
     demo_finish(&demo);
+    demo_read(busy, &whole);
     for (size_t i = 0; i < 2; i++) {
         demo_read(fds[i], &whole);
         assert_int_equal(whole.status, 200);
@@ -203,11 +301,14 @@ static void half_a_request(void **state)
     demo_start(&demo, &options);
     demo_by_hand(&demo);
     for (size_t i = 0; i < COUNT_OF(MORE); i++) {
+        int busy = occupy(&demo);
         (void)snprintf(body, sizeof body,
                        "{\"prompt\":[\"a\",\"b\",\"c\",\"d\"],\"max_tokens\":3%s}", MORE[i]);
         int fd = demo_send(&demo, "POST", TEXT, "", body);
         demo_wait_waiting(&demo, 2);
         demo_finish(&demo);
+        demo_read(busy, &stream);
+        assert_int_equal(stream.status, 200);
         demo_read(fd, &whole);
         assert_int_equal(whole.status, 429);
         assert_true(whole.complete);
@@ -237,6 +338,69 @@ static void queue_timeout(void **state)
     assert_int_equal(whole.status, 503);
     assert_non_null(strstr(whole.body, "queue_timeout"));
     assert_non_null(strstr(whole.all, "Retry-After: "));
+    demo_end(&demo);
+}
+
+/* A body with a field that nobody knows: a tree of n empty objects. */
+static char *many_values(size_t n, const char *more)
+{
+    char *body = malloc(3 * n + 300), *at = body;
+
+    at += sprintf(at, "{\"prompt\":\"a\",\"max_tokens\":5,\"ignore_eos\":true%s,\"x\":[{}", more);
+    for (size_t i = 1; i < n; i++)
+        at = (char *)memcpy(at, ",{}", 3) + 3;
+    (void)strcpy(at, "]}");
+    return body;
+}
+
+static size_t heap_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2(); /* 0 under a sanitizer */
+
+    return info.uordblks + info.hblkhd;
+}
+
+/* While an answer waits or is made nothing is left of what it was read from. */
+static void requests_are_forgotten(void **state)
+{
+    static const char *const MORE[] = {"", ",\"stream\":true", ",\"echo\":true,\"stream\":true"};
+    enum { VALUES = 130000 };
+    struct server_options options = demo_options();
+    struct demo demo;
+    int fds[COUNT_OF(MORE)];
+
+    (void)state;
+    demo_start(&demo, &options);
+    demo_by_hand(&demo);
+    assert_int_equal(demo_ask(&demo, "POST", "/tokenize", "{\"prompt\":\"a\"}", &whole), 200);
+    size_t before = heap_bytes();
+    for (size_t i = 0; i < COUNT_OF(MORE); i++) {
+        char *body = many_values(VALUES, MORE[i]);
+        fds[i] = demo_send(&demo, "POST", TEXT, "", body);
+        free(body);
+        demo_wait_waiting(&demo, i + 1);
+        for (int wait = 0; wait < 2000 && atomic_load(&demo.server->http->bodies_bytes) > 0; wait++)
+            demo_nap();
+        assert_int_equal(atomic_load(&demo.server->http->bodies_bytes), 0);
+    }
+    size_t after = heap_bytes();
+    if (after > before + (4 << 20)) /* one tree has 30 MB */
+        fail_msg("%zu bytes more", after - before);
+    demo_finish(&demo);
+    for (size_t i = 0; i < COUNT_OF(MORE); i++) {
+        demo_read(fds[i], &whole);
+        assert_int_equal(whole.status, 200);
+        assert_true(whole.complete);
+    }
+    /* Nor of one that is refused, however long its client looks at the error. */
+    char *body = many_values(VALUES, ",\"n\":99");
+    int fd = demo_send(&demo, "POST", TEXT, "", body);
+    free(body);
+    for (int wait = 0; wait < 5000 && demo_metric(&demo, INVALID) < 1; wait++)
+        demo_nap();
+    assert_int_equal(atomic_load(&demo.server->http->bodies_bytes), 0);
+    demo_read(fd, &whole);
+    assert_int_equal(whole.status, 400);
     demo_end(&demo);
 }
 
@@ -377,7 +541,8 @@ static void slow_reader(void **state)
         demo_nap();
     }
     assert_int_equal(idle, 10);
-    assert_int_equal(demo_view(&demo).n_running, 1);
+    assert_int_equal(demo_view(&demo).n_running, 0);
+    assert_int_equal(demo_view(&demo).n_held, 1);
     double tokens = demo_metric(&demo, "ferry_generation_tokens_total");
     assert_true(tokens < 400);
     demo_read(other, &whole); /* who reads is served */
@@ -510,9 +675,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_equal_whole_answers),
         cmocka_unit_test(details),
+        cmocka_unit_test(echo),
+        cmocka_unit_test(long_echoes),
         cmocka_unit_test(full_queue),
         cmocka_unit_test(half_a_request),
         cmocka_unit_test(queue_timeout),
+        cmocka_unit_test(requests_are_forgotten),
         cmocka_unit_test(clients_leave),
         cmocka_unit_test(clients_leave_at_once),
         cmocka_unit_test(slow_reader),

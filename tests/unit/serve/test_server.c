@@ -207,6 +207,137 @@ static void end_while_workers_work(void **state)
     }
 }
 
+/* A job that says when it runs and waits to be let go. */
+struct probe {
+    struct job job;
+    atomic_int begun; /* its place among all, from 1 */
+    atomic_bool go;
+};
+
+static atomic_int n_begun;
+
+static void run_probe(struct job *job)
+{
+    struct probe *p = (struct probe *)job;
+
+    atomic_store(&p->begun, atomic_fetch_add(&n_begun, 1) + 1);
+    for (int i = 0; i < 60000 && !atomic_load(&p->go); i++)
+        demo_nap();
+}
+
+static void add_probe(struct demo *demo, struct probe *probe, enum job_kind kind)
+{
+    *probe = (struct probe){.job.run = run_probe};
+    assert_true(server_add_job(demo->server, &probe->job, kind));
+}
+
+static void wait_begun(int n)
+{
+    for (int i = 0; i < 10000 && atomic_load(&n_begun) < n; i++)
+        demo_nap();
+    for (int i = 0; i < 20; i++) /* and no more */
+        demo_nap();
+    assert_int_equal(atomic_load(&n_begun), n);
+}
+
+/* Large requests leave a worker for the small ones; what ends an answer overtakes both; and nobody
+ * is overtaken for ever. */
+static void large_requests_hold_up_nobody(void **state)
+{
+    struct server_options options = demo_options();
+    struct probe large[4], small[3], rest;
+    struct demo demo;
+
+    (void)state;
+    options.n_workers = 2;
+    demo_start(&demo, &options);
+    atomic_store(&n_begun, 0);
+    for (size_t i = 0; i < 3; i++)
+        add_probe(&demo, &large[i], JOB_LARGE);
+    wait_begun(1);
+    assert_int_equal(atomic_load(&large[0].begun), 1);
+    for (size_t i = 0; i < 2; i++)
+        add_probe(&demo, &small[i], JOB_NEW);
+    wait_begun(2);
+    assert_int_equal(atomic_load(&small[0].begun), 2);
+    add_probe(&demo, &rest, JOB_REST); /* behind all the others */
+    atomic_store(&small[0].go, true);
+    wait_begun(3);
+    assert_int_equal(atomic_load(&rest.begun), 3);
+    /* Who is done with a large one takes a small one if it is its turn, and the other way round. */
+    atomic_store(&large[0].go, true);
+    wait_begun(4);
+    assert_int_equal(atomic_load(&large[1].begun) + atomic_load(&small[1].begun), 4);
+    atomic_store(&rest.go, true);
+    wait_begun(5);
+    assert_int_equal(atomic_load(&large[1].begun) + atomic_load(&small[1].begun), 9);
+    add_probe(&demo, &small[2], JOB_NEW);
+    add_probe(&demo, &large[3], JOB_LARGE);
+    atomic_store(&small[1].go, true);
+    wait_begun(6);
+    assert_int_equal(atomic_load(&small[2].begun), 6);
+    for (size_t i = 0; i < COUNT_OF(large); i++)
+        atomic_store(&large[i].go, true);
+    atomic_store(&small[2].go, true);
+    wait_begun(8); /* one behind the other */
+    demo_end(&demo);
+    /* One worker does everything. */
+    options.n_workers = 1;
+    demo_start(&demo, &options);
+    atomic_store(&n_begun, 0);
+    add_probe(&demo, &small[0], JOB_NEW);
+    wait_begun(1);
+    for (size_t i = 0; i < 2; i++)
+        add_probe(&demo, &large[i], JOB_LARGE);
+    for (size_t i = 1; i < 3; i++)
+        add_probe(&demo, &small[i], JOB_NEW);
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&small[i].go, true);
+        wait_begun(2 + 2 * i);
+        assert_int_equal(atomic_load(&large[i].begun), 2 + 2 * i); /* in turn */
+        atomic_store(&large[i].go, true);
+        wait_begun(3 + 2 * i);
+        assert_int_equal(atomic_load(&small[i + 1].begun), 3 + 2 * i);
+    }
+    add_probe(&demo, &large[2], JOB_LARGE); /* in the queue at the end: it is done all the same */
+    atomic_store(&large[2].go, true);
+    atomic_store(&small[2].go, true);
+    demo_end(&demo);
+    assert_int_equal(atomic_load(&n_begun), 6);
+}
+
+/* Which of them a request is goes by its body. */
+static void large_bodies_are_large(void **state)
+{
+    struct server_options options = demo_options();
+    size_t size = 300 << 10;
+    char *body = malloc(size + 1);
+    struct probe large;
+    struct demo demo;
+
+    (void)state;
+    options.n_workers = 2;
+    demo_start(&demo, &options);
+    demo_run(&demo);
+    atomic_store(&n_begun, 0);
+    add_probe(&demo, &large, JOB_LARGE);
+    wait_begun(1);
+    (void)memset(body, ' ', size);
+    (void)memcpy(body, SHORT, strlen(SHORT));
+    body[size] = 0;
+    int fd = demo_send(&demo, "POST", TEXT, "", body);
+    demo_wait_answers(&demo, 1);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(demo_ask(&demo, "POST", TEXT, SHORT, &reply), 200);
+        assert_int_equal(atomic_load(&demo.server->n_answers), 1);
+    }
+    atomic_store(&large.go, true);
+    demo_read(fd, &reply);
+    assert_int_equal(reply.status, 200);
+    free(body);
+    demo_end(&demo);
+}
+
 static void refusals(void **state)
 {
     struct server_options options = demo_options();
@@ -357,6 +488,8 @@ int main(void)
         cmocka_unit_test(break_off),
         cmocka_unit_test(end_in_every_state),
         cmocka_unit_test(end_while_workers_work),
+        cmocka_unit_test(large_requests_hold_up_nobody),
+        cmocka_unit_test(large_bodies_are_large),
         cmocka_unit_test(refusals),
         cmocka_unit_test(signals),
         cmocka_unit_test(few_descriptors),
