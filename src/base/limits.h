@@ -62,6 +62,11 @@ enum {
     LIMIT_CONTEXT = 1 << 24, /* tokens of one sequence */
     LIMIT_SEQUENCES = 4096,
     LIMIT_SEATS = 64, /* ranks of one expert-parallel group: one bit each */
+    /* Joining a group. */
+    LIMIT_TERMS = 32,            /* settings that are compared at the handshake */
+    LIMIT_TERM_BYTES = 1024,     /* of a name or a value */
+    LIMIT_HANDSHAKES = 128,      /* connections that are not a member's yet */
+    LIMIT_FABRIC_QUEUE = 1 << 20 /* bytes of control messages that wait for one peer */
 };
 
 #endif

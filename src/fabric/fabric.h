@@ -66,6 +66,7 @@ struct fabric_options {
     uint64_t suspect_ns;   /* silence until suspect; 0: 4 heartbeats */
     uint64_t dead_ns;      /* silence until dead; 0: 8 heartbeats */
     uint64_t connect_ns;   /* deadline of joining; 0: 10 s */
+    bool settles;          /* the layers above call fabric_settle; a drain waits for them */
     uint64_t spin_ns;      /* that a wait spins before it blocks; 0 with more threads than cores */
     struct metric_registry *metrics; /* or NULL */
 };
@@ -91,6 +92,15 @@ void fabric_ready(struct fabric *fabric);
 /* Asks the group to take this rank's experts over; its state is draining and then empty. */
 void fabric_drain(struct fabric *fabric);
 
+/* With options->settles: the layers above have acted on every epoch up to this one (experts of a
+ * draining seat are held elsewhere now). A draining seat becomes empty when every live seat has
+ * settled the epoch in which it began to drain; without the option, when it has that epoch. */
+void fabric_settle(struct fabric *fabric, uint32_t epoch);
+
+/* A number that grows with every step, and whether there is work at all; goes out with the
+ * heartbeats. A rank that is busy and does not move is slow: shown (stalled_ns), never given up. */
+void fabric_progress(struct fabric *fabric, uint64_t counter, bool busy);
+
 /* ---- membership as seen here ---- */
 
 struct fabric_view {
@@ -103,10 +113,18 @@ struct fabric_view {
         uint32_t incarnation; /* of who sits or sat there; 0: nobody yet */
         enum link_class link;
         char address[TRANSPORT_ADDRESS_MAX];
-        uint64_t heard_ns; /* age of the last sign of life */
+        uint64_t heard_ns;   /* age of the last sign of life */
+        uint64_t stalled_ns; /* that its progress counter has stood still with work to do; 0: not */
     } seats[LIMIT_SEATS];
 };
 void fabric_view(struct fabric *fabric, struct fabric_view *ret_view);
+
+/* Why a connection was refused last ("": none was), for the operator of this side: a joiner with
+ * other terms gets the same text. size: at least 1. */
+void fabric_refusal(struct fabric *fabric, char *ret_text, size_t size);
+
+/* What all limits of time are multiplied by in this build (sanitizers: more than 1). */
+unsigned fabric_time_factor(void);
 
 /* The two numbers that hot loops look at, without a lock. live: as in the view. The epoch grows
  * after `live` has changed. */
