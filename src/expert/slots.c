@@ -71,13 +71,13 @@ unsigned char *slots_take(struct slots *slots)
     slots->n_taken++;
     if (slots->n_returned > 0) /* written before: its pages are there */
         return slots->returned[--slots->n_returned];
-    for (size_t i = 0; i < slots->n_slabs; i++) {
-        struct slab *slab = &slots->slabs[i];
-        if (slab->n_used < slab->n_slots)
-            return slab->memory + slab->n_used++ * slots->slot_bytes;
+    size_t i = 0;
+    while (slots->slabs[i].n_used == slots->slabs[i].n_slots) {
+        i++;
+        FERRY_ASSERT(i < slots->n_slabs); /* not all are taken */
     }
-    FERRY_ASSERT(!"slots: the counts disagree");
-    return NULL;
+    struct slab *slab = &slots->slabs[i];
+    return slab->memory + slab->n_used++ * slots->slot_bytes;
 }
 
 void slots_give(struct slots *slots, unsigned char *slot)
