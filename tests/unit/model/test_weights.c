@@ -380,6 +380,30 @@ static void manifests_are_obeyed(void **state)
     close_tiny(&o);
 }
 
+/* A file that was cut after the start is an error of the load, not a SIGBUS. */
+static void files_that_shrank_are_errors(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("olmoe");
+    struct model_options options = DEFAULTS;
+    struct placement *p = NULL;
+    struct opened o;
+    char weights[200];
+    size_t n = 0;
+
+    (void)state;
+    assert_int_equal(placement_contiguous(&p, 2, 8, 2, 1, NULL), FERRY_OK);
+    options.placement = p;
+    open_good(&o, &tiny, &options);
+    (void)snprintf(weights, sizeof weights, "%s/model.safetensors", o.folder);
+    assert_int_equal(truncate(weights, 5000), 0);
+    assert_int_equal(model_load_missing(o.model, 1, &n, &o.err), FERRY_ERR_IO);
+    assert_non_null(strstr(o.err.msg, "shrank"));
+    assert_int_equal(n, 0);
+    assert_int_equal(resident(&o), 0x0F); /* as before */
+    close_tiny(&o);
+    placement_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -393,6 +417,7 @@ int main(void)
         cmocka_unit_test(seats_load_their_share),
         cmocka_unit_test(placements_must_fit),
         cmocka_unit_test(manifests_are_obeyed),
+        cmocka_unit_test(files_that_shrank_are_errors),
     };
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (int32_t)(i * i * 31 % N_VOCAB);
