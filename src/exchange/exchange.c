@@ -1,71 +1,143 @@
-/* Running a layer's exchange: experts through the callback, then the combine tree. See exchange.h.
- */
+/* Making an exchange, its counts, and serving without own work. See exchange.h. */
 #include "exchange/exchange.h"
 
 #include "base/alloc.h"
-#include "base/arena.h"
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
-#include "exchange/plan.h"
+#include "exchange/impl.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
-enum { COMBINE_COLS = 512 }; /* columns of one combine item; a bound on cache use, not on bits */
+static const uint64_t DEADLINE_NS = UINT64_C(60000000000);
 
-struct exchange {
-    struct device *device;
-    size_t max_tokens, max_top_k, max_experts, hidden;
-    struct exchange_plan plan;
-    struct exchange_ledger ledger;
-    float *rows;     /* [max_tokens * max_top_k, hidden] expert outputs, sorted slots */
-    size_t n_layers; /* that are counted */
-    /* [n_layers, max_experts]. Written by the engine thread only, so that adding needs no locked
-     * instruction; read by exchange_counts from any thread. Relaxed: they order nothing. */
-    atomic_uint_fast64_t *counts;
-    struct arena arena;
-};
-
-size_t exchange_bytes(size_t max_tokens, size_t max_top_k, size_t max_experts, size_t hidden)
+static size_t slots_of(const struct exchange_options *options)
 {
-    size_t slots = max_tokens * max_top_k;
-    return slots * (hidden * sizeof(float) + 4 * sizeof(int32_t)) +
-           (max_experts + 1) * sizeof(int32_t);
+    return options->max_tokens * options->max_top_k;
+}
+
+size_t impl_job_slots(const struct exchange_options *options)
+{
+    return options->fabric != NULL ? 2 * slots_of(options) : slots_of(options);
+}
+
+size_t exchange_job_slots(const struct exchange_options *options)
+{
+    return impl_job_slots(options);
+}
+
+static size_t rounds_of(const struct exchange_options *options)
+{
+    return options->fabric != NULL ? EXCHANGE_ROUNDS : 1;
+}
+
+size_t exchange_bytes(const struct exchange_options *options)
+{
+    bool many = options->fabric != NULL;
+    size_t slots = slots_of(options), n = job_bytes(options, impl_job_slots(options), many);
+
+    n += options->n_layers * options->max_experts * sizeof(atomic_uint_fast64_t);
+    n += rounds_of(options) * plan_bytes(slots, many);
+    if (many)
+        n += rounds_of(options) * slots *
+                 (options->hidden * sizeof(float) + sizeof(struct round_leaf)) +
+             2 * slots * sizeof(struct exchange_pair) +
+             (options->n_layers + 1) * options->max_experts * sizeof(uint64_t) +
+             fabric_n_seats(options->fabric) * LANE_N_CHANNELS * sizeof(struct inbox);
+    return n + sizeof(struct exchange);
+}
+
+void exchange_lane_sizes(const struct exchange_options *options, size_t most,
+                         struct transport_lanes *ret_lanes)
+{
+    size_t row = options->a32_bytes + options->f32_floats * sizeof(float) +
+                 options->max_top_k * sizeof(struct exchange_pair);
+    size_t sum = options->hidden * sizeof(float);
+    /* A message never wraps, so that a ring carries a half of itself at once. The smallest useful
+     * one carries a token with all its experts. */
+    size_t least = max_size(row, sum * options->max_top_k) + sizeof(struct lane_header);
+    size_t request = 2 * (options->max_tokens * row + sizeof(struct lane_header)),
+           reply = 2 * (slots_of(options) * sum + sizeof(struct lane_header));
+
+    ret_lanes->ring_bytes[LANE_REQUEST] =
+        lane_ring_bytes(max_size(min_size(request, most), 2 * least));
+    ret_lanes->ring_bytes[LANE_REPLY] = lane_ring_bytes(max_size(min_size(reply, most), 2 * least));
+}
+
+static bool make_round(struct exchange *x, struct round *round)
+{
+    const struct exchange_options *o = &x->options;
+    bool many = o->fabric != NULL;
+    size_t slots = slots_of(o);
+
+    if (!plan_create(&round->plan, &x->arena, slots, many))
+        return false;
+    if (!many)
+        return true;
+    round->own_sums = arena_array(&x->arena, slots, o->hidden * sizeof(float));
+    round->leaves = arena_array(&x->arena, slots, sizeof *round->leaves);
+    round->n_leaves = arena_array(&x->arena, o->max_tokens, sizeof *round->n_leaves);
+    return round->own_sums != NULL && round->leaves != NULL && round->n_leaves != NULL;
+}
+
+static bool make_rest(struct exchange *x)
+{
+    const struct exchange_options *o = &x->options;
+    size_t slots = slots_of(o), n_counts = 0;
+
+    if (!mul_size(o->n_layers, o->max_experts, &n_counts))
+        return false;
+    x->counts = arena_array(&x->arena, n_counts, sizeof *x->counts);
+    if (x->counts == NULL ||
+        !job_create(&x->job, &x->arena, x->device, o, impl_job_slots(o), o->fabric != NULL))
+        return false;
+    for (size_t i = 0; i < n_counts; i++)
+        atomic_init(&x->counts[i], 0);
+    for (size_t i = 0; i < rounds_of(o); i++) {
+        if (!make_round(x, &x->rounds[i]))
+            return false;
+    }
+    if (o->fabric == NULL)
+        return true;
+    x->holders = arena_zero(&x->arena, n_counts * sizeof *x->holders);
+    x->layer_live = arena_zero(&x->arena, o->n_layers * sizeof *x->layer_live);
+    x->others = arena_array(&x->arena, o->max_experts, sizeof *x->others);
+    x->inboxes = arena_zero(&x->arena, fabric_n_seats(o->fabric) * sizeof *x->inboxes);
+    x->served_pairs = arena_array(&x->arena, 2 * slots, sizeof *x->served_pairs);
+    return x->holders != NULL && x->layer_live != NULL && x->others != NULL && x->inboxes != NULL &&
+           x->served_pairs != NULL;
 }
 
 enum ferry_status exchange_create(struct exchange **ret_exchange, struct device *device,
-                                  size_t max_tokens, size_t max_top_k, size_t max_experts,
-                                  size_t hidden, struct ferry_error *err)
+                                  const struct exchange_options *options, struct ferry_error *err)
 {
-    size_t slots = max_tokens * max_top_k;
     struct exchange *x = mem_zero(sizeof *x);
 
-    FERRY_ASSERT(max_top_k <= LIMIT_TOP_K);
-    if (x == NULL)
-        goto nomem;
-    x->device = device;
-    x->max_tokens = max_tokens;
-    x->max_top_k = max_top_k;
-    x->max_experts = max_experts;
-    x->hidden = hidden;
-    arena_init(&x->arena, "exchange");
-    x->rows = arena_array(&x->arena, slots, hidden * sizeof(float));
-    x->plan.begin = arena_array(&x->arena, max_experts + 1, sizeof(int32_t));
-    x->plan.slot_token = arena_array(&x->arena, slots, sizeof(int32_t));
-    x->plan.slot_weight = arena_array(&x->arena, slots, sizeof(float));
-    x->plan.token_slots = arena_array(&x->arena, slots, sizeof(int32_t));
-    x->plan.token_experts = arena_array(&x->arena, slots, sizeof(int32_t));
-    if (x->rows == NULL || x->plan.begin == NULL || x->plan.slot_token == NULL ||
-        x->plan.slot_weight == NULL || x->plan.token_slots == NULL || x->plan.token_experts == NULL)
-        goto nomem;
+    FERRY_ASSERT(options->max_top_k <= LIMIT_TOP_K);
+    FERRY_ASSERT((options->fabric == NULL) == (options->placement == NULL));
+    if (x != NULL) {
+        arena_init(&x->arena, "exchange");
+        x->device = device;
+        x->options = *options;
+        if (x->options.deadline_ns == 0)
+            x->options.deadline_ns = DEADLINE_NS;
+        x->n_layers = options->n_layers;
+        x->shape = (struct wire_shape){.n_layers = options->n_layers,
+                                       .n_experts = options->max_experts,
+                                       .hidden = options->hidden,
+                                       .max_slots = slots_of(options),
+                                       .a32_bytes = options->a32_bytes,
+                                       .f32_floats = options->f32_floats};
+        x->self = options->fabric != NULL ? fabric_seat(options->fabric) : 0;
+    }
+    if (x == NULL || !make_rest(x)) {
+        exchange_destroy(x);
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM,
+                          "exchange: no memory for %zu tokens x %zu experts per token x %zu floats",
+                          options->max_tokens, options->max_top_k, options->hidden);
+    }
     *ret_exchange = x;
     return FERRY_OK;
-nomem:
-    exchange_destroy(x);
-    return FERRY_FAIL(err, FERRY_ERR_NOMEM,
-                      "exchange: no memory for %zu tokens x %zu experts per token x %zu floats",
-                      max_tokens, max_top_k, hidden);
 }
 
 void exchange_destroy(struct exchange *exchange)
@@ -81,133 +153,51 @@ const struct exchange_ledger *exchange_ledger(const struct exchange *exchange)
     return &exchange->ledger;
 }
 
-size_t exchange_counts_bytes(size_t n_layers, size_t max_experts)
+void exchange_set_step(struct exchange *exchange, uint64_t step)
 {
-    return n_layers * max_experts * sizeof(atomic_uint_fast64_t);
-}
-
-enum ferry_status exchange_keep_counts(struct exchange *exchange, size_t n_layers,
-                                       struct ferry_error *err)
-{
-    size_t n = 0;
-
-    FERRY_ASSERT(exchange->counts == NULL);
-    atomic_uint_fast64_t *counts = NULL;
-    if (mul_size(n_layers, exchange->max_experts, &n))
-        counts = arena_array(&exchange->arena, n, sizeof *counts);
-    if (counts == NULL)
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM,
-                          "exchange: no memory to count %zu layers x %zu experts", n_layers,
-                          exchange->max_experts);
-    for (size_t i = 0; i < n; i++)
-        atomic_init(&counts[i], 0);
-    exchange->counts = counts;
-    exchange->n_layers = n_layers;
-    return FERRY_OK;
-}
-
-void exchange_count(struct exchange *exchange, size_t layer)
-{
-    const struct exchange_plan *plan = &exchange->plan;
-
-    if (exchange->counts == NULL)
-        return;
-    FERRY_ASSERT(layer < exchange->n_layers);
-    atomic_uint_fast64_t *counts = exchange->counts + layer * exchange->max_experts;
-    for (size_t e = 0; e < plan->n_experts; e++) {
-        int32_t n = plan->begin[e + 1] - plan->begin[e];
-        if (n > 0)
-            atomic_store_explicit(
-                &counts[e], atomic_load_explicit(&counts[e], memory_order_relaxed) + (uint64_t)n,
-                memory_order_relaxed);
-    }
+    exchange->step = step;
 }
 
 void exchange_counts(const struct exchange *exchange, size_t layer, size_t n_experts,
                      uint64_t *ret_counts)
 {
-    FERRY_ASSERT(n_experts <= exchange->max_experts);
-    FERRY_ASSERT(exchange->counts == NULL || layer < exchange->n_layers);
+    FERRY_ASSERT(n_experts <= exchange->options.max_experts && layer < exchange->n_layers);
     for (size_t e = 0; e < n_experts; e++)
-        ret_counts[e] =
-            exchange->counts == NULL
-                ? 0
-                : atomic_load_explicit(&exchange->counts[layer * exchange->max_experts + e],
-                                       memory_order_relaxed);
+        ret_counts[e] = atomic_load_explicit(
+            &exchange->counts[layer * exchange->options.max_experts + e], memory_order_relaxed);
 }
 
-struct combine_arg {
-    struct exchange *exchange;
-    float *out;
-    size_t n_col_tiles;
-    atomic_size_t n_combined; /* rows that entered a sum; counted on the first column tile only */
-};
-
-/* Items are (token, column tile). A token's rows are scaled and added in place: they are scratch of
- * this layer. */
-static void combine_items(void *arg, size_t begin, size_t end, int thread_index)
+enum ferry_status exchange_run(struct exchange *exchange, const struct exchange_round_input *input,
+                               struct ferry_error *err)
 {
-    struct combine_arg *a = arg;
-    const struct exchange *x = a->exchange;
-    const struct exchange_plan *plan = &x->plan;
-    const struct kernels *k = device_kernels(x->device);
-    uint8_t left[LIMIT_TOP_K], right[LIMIT_TOP_K];
-    size_t n_combined = 0;
+    enum ferry_status st = exchange_begin(exchange, 0, input, err);
 
-    (void)thread_index;
-    for (size_t item = begin; item < end; item++) {
-        size_t token = item / a->n_col_tiles, col = item % a->n_col_tiles * COMBINE_COLS;
-        size_t n = min_size(COMBINE_COLS, x->hidden - col);
-        const int32_t *slots = plan->token_slots + token * plan->top_k;
-        size_t n_steps = exchange_tree(plan->token_experts + token * plan->top_k, plan->top_k,
-                                       plan->n_experts, left, right);
-        for (size_t j = 0; j < plan->top_k; j++)
-            k->scale(x->rows + (size_t)slots[j] * x->hidden + col, plan->slot_weight[slots[j]], n);
-        for (size_t i = 0; i < n_steps; i++)
-            k->add(x->rows + (size_t)slots[left[i]] * x->hidden + col,
-                   x->rows + (size_t)slots[right[i]] * x->hidden + col, n);
-        memcpy(a->out + token * x->hidden + col, x->rows + (size_t)slots[0] * x->hidden + col,
-               n * sizeof(float));
-        if (col == 0)
-            n_combined += n_steps + 1;
+    return st == FERRY_OK ? exchange_end(exchange, 0, err) : st;
+}
+
+bool exchange_serve(struct exchange *exchange, uint64_t timeout_ns, bool once)
+{
+    struct fabric *fabric = exchange->options.fabric;
+    uint64_t until = fabric_now_ns(fabric) + timeout_ns;
+    bool any = false;
+
+    for (;;) {
+        uint32_t seen = fabric_rings(fabric);
+        serve_collect(exchange);
+        if (serve_job(exchange, NULL, 0)) {
+            any = true;
+            if (fabric_now_ns(fabric) < until)
+                continue;
+        }
+        uint64_t now = fabric_now_ns(fabric);
+        if (now >= until || (once && any))
+            return any;
+        fabric_sleep(fabric, seen, until - now);
+        if (once &&
+            !any) { /* one look after the sleep: whoever was woken by something else goes on */
+            serve_collect(exchange);
+            any = serve_job(exchange, NULL, 0);
+            return any;
+        }
     }
-    atomic_fetch_add_explicit(&a->n_combined, n_combined, memory_order_relaxed);
-}
-
-/* Both sides of the step's account; a mismatch voids the step. */
-static enum ferry_status settle(struct exchange *x, size_t delivered, size_t n_combined,
-                                struct ferry_error *err)
-{
-    const struct exchange_plan *plan = &x->plan;
-
-    x->ledger.layers++;
-    x->ledger.routed += plan->n_slots;
-    x->ledger.delivered += delivered;
-    x->ledger.combined += n_combined;
-    x->ledger.weight_reads += plan->n_active;
-    if (delivered == plan->n_slots && n_combined == plan->n_slots)
-        return FERRY_OK;
-    x->ledger.voided++;
-    return FERRY_FAIL(err, FERRY_ERR_LEDGER,
-                      "exchange: %zu rows routed, %zu delivered, %zu combined", plan->n_slots,
-                      delivered, n_combined);
-}
-
-enum ferry_status exchange_run(struct exchange *exchange, const int32_t *experts,
-                               const float *weights, size_t n_tokens, size_t top_k,
-                               size_t n_experts, exchange_experts_fn *run_experts, void *arg,
-                               float *out, struct ferry_error *err)
-{
-    FERRY_ASSERT(n_tokens <= exchange->max_tokens);
-    FERRY_ASSERT(top_k <= exchange->max_top_k);
-    FERRY_ASSERT(n_experts <= exchange->max_experts);
-    plan_build(&exchange->plan, experts, weights, n_tokens, top_k, n_experts);
-    size_t delivered = 0;
-    if (n_tokens > 0)
-        delivered = run_experts(arg, &exchange->plan, exchange->rows, exchange->hidden);
-    struct combine_arg combine = {exchange, out, div_up(exchange->hidden, COMBINE_COLS), 0};
-    device_for(exchange->device, n_tokens * combine.n_col_tiles, n_tokens > 8 ? 8 : 1,
-               combine_items, &combine);
-    return settle(exchange, delivered,
-                  atomic_load_explicit(&combine.n_combined, memory_order_relaxed), err);
 }

@@ -186,27 +186,20 @@ static enum ferry_status route(struct pass *p, size_t layer, const struct layer_
                       p->s->positions[bad], p->s->ids[bad]);
 }
 
-struct experts_arg {
-    const struct pass *pass;
-    const struct ffn_weights *experts;
-};
-
-/* The exchange's callback: this layer's experts over the plan's sorted slots. */
-static size_t run_experts(void *arg, const struct exchange_plan *plan, float *out,
-                          size_t out_stride)
+/* The exchange's callback: a layer's experts over sorted slots, this rank's tokens and others'. */
+size_t forward_experts(void *arg, const struct exchange_job *work)
 {
-    const struct experts_arg *a = arg;
-    const struct pass *p = a->pass;
+    const struct model *model = arg;
     struct ffn_job job = {
-        .experts = a->experts,
-        .n_experts = plan->n_experts,
-        .begin = plan->begin,
-        .slot_token = plan->slot_token,
-        .in = {p->s->norm, p->config->hidden, p->s->act_hidden, p->config->hidden},
-        .hidden = p->s->ffn_hidden,
-        .out = out,
-        .out_stride = out_stride};
-    return device_ffn(p->device, &job);
+        .experts = expert_store_layer(model->store, work->layer),
+        .n_experts = work->n_experts,
+        .begin = work->begin,
+        .slot_token = work->slot_row,
+        .in = {work->rows.f32, work->rows.f32_stride, (void *)work->rows.a32, model->config.hidden},
+        .hidden = model->step.ffn_hidden,
+        .out = work->out,
+        .out_stride = work->out_stride};
+    return device_ffn(model->device, &job);
 }
 
 /* A feed-forward block that every token passes: one pseudo-expert. */
@@ -237,6 +230,23 @@ static void add_shared_expert(struct pass *p, const struct layer_weights *w)
     device_add(p->device, p->s->branch, p->s->shared, p->n_tokens * c->hidden);
 }
 
+/* The rows that a layer's experts take: all of them have one format. */
+static struct exchange_rows expert_rows(const struct pass *p, const struct ffn_weights *w)
+{
+    const struct model_config *c = p->config;
+    struct exchange_rows rows = {0};
+
+    if (takes_a32(&w->gate) || takes_a32(&w->up)) {
+        rows.a32 = p->s->act_hidden;
+        rows.a32_bytes = act_row_bytes(ACT_FORMAT_A32, c->hidden);
+    }
+    if (!takes_a32(&w->gate) || !takes_a32(&w->up)) {
+        rows.f32 = p->s->norm;
+        rows.f32_stride = c->hidden;
+    }
+    return rows;
+}
+
 /* Leaves the block's output in s->branch [T, H]. */
 static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct layer_weights *w)
 {
@@ -250,8 +260,9 @@ static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct
         return FERRY_OK;
     }
     const struct ffn_weights *experts = expert_store_layer(p->model->store, layer);
-    /* law 3: an expert runs only where its weights are */
-    if (expert_store_count(p->model->store, layer) < c->router.n_experts)
+    /* Law 3: an expert runs only where its weights are. In a group the exchange looks at each. */
+    if (p->model->options.fabric == NULL &&
+        expert_store_count(p->model->store, layer) < c->router.n_experts)
         return FERRY_FAIL(p->err, FERRY_ERR_NO_HOLDER, "layer %zu: an expert is not resident",
                           layer);
     bool shared = c->shared_width > 0;
@@ -262,15 +273,19 @@ static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct
     enum ferry_status st = route(p, layer, w);
     if (st != FERRY_OK)
         return st;
-    struct experts_arg arg = {p, experts};
-    st =
-        exchange_run(p->model->exchange, p->s->experts, p->s->weights, p->n_tokens, c->router.top_k,
-                     c->router.n_experts, run_experts, &arg, p->s->branch, p->err);
+    struct exchange_round_input round = {.layer = layer,
+                                         .experts = p->s->experts,
+                                         .weights = p->s->weights,
+                                         .n_tokens = p->n_tokens,
+                                         .top_k = c->router.top_k,
+                                         .n_experts = c->router.n_experts,
+                                         .rows = expert_rows(p, &experts[0]),
+                                         .out = p->s->branch};
+    st = exchange_run(p->model->exchange, &round, p->err);
     if (st != FERRY_OK) {
         error_prefix(p->err, "layer %zu: ", layer);
         return st;
     }
-    exchange_count(p->model->exchange, layer);
     if (shared)
         add_shared_expert(p, w);
     return FERRY_OK;
@@ -350,6 +365,7 @@ enum ferry_status forward(struct model *model, const struct model_run *runs, siz
     const struct model_config *c = p.config;
 
     prepare(&p);
+    exchange_set_step(model->exchange, model->counters.steps);
     for (size_t l = 0; l < c->n_layers; l++) {
         const struct layer_weights *w = &model->weights.layers[l];
         device_rms_norm(p.device, p.s->norm, p.s->x, w->attn_norm, p.n_tokens, c->hidden,

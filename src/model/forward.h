@@ -21,7 +21,7 @@ struct step_buffers {
     float *cos, *sin; /* [T, n_rope_pairs] */
     void *act_hidden; /* [T] A32 rows of `hidden` values */
     void *act_attn;   /* [T] A32 rows of n_heads * head_dim values */
-    void *ffn_hidden; /* [T * top_k or T] rows of the widest feed-forward, any activation format */
+    void *ffn_hidden; /* [job slots or T] rows of the widest feed-forward, any activation format */
     float *rows;      /* [step_logits, hidden] rows whose logits are wanted */
     int32_t *ids;     /* [T] */
     int32_t *positions; /* [T] */
@@ -51,6 +51,9 @@ struct model {
     char numerics[512];
     bool loaded;
 };
+
+/* Runs a layer's experts for the exchange; arg is the model. */
+size_t forward_experts(void *arg, const struct exchange_job *work);
 
 /* The pass itself; model_step checks arguments and retries a voided step. */
 enum ferry_status forward(struct model *model, const struct model_run *runs, size_t n_runs,

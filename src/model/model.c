@@ -33,15 +33,70 @@ void model_destroy(struct model *model)
     mem_free(model);
 }
 
-/* Width of the widest feed-forward rows and how many there can be: experts see top_k rows per
- * token, the others one. */
+/* Law 3 on demand: an expert that came here with the loss of another rank. */
+static enum ferry_status make_resident(void *arg, size_t layer, size_t expert,
+                                       struct ferry_error *err)
+{
+    struct model *model = arg;
+
+    if (expert_store_resident(model->store, layer, expert))
+        return FERRY_OK;
+    enum ferry_status st = expert_store_load(model->store, model->device, layer, expert, err);
+    if (st == FERRY_OK)
+        model->counters.experts_loaded++;
+    return st;
+}
+
+static struct exchange_options exchange_options_of(const struct model *model)
+{
+    const struct model_config *c = &model->config;
+    const struct model_options *o = &model->options;
+    struct exchange_options exchange = {.max_tokens = o->step_tokens,
+                                        .max_top_k = c->router.top_k,
+                                        .max_experts = c->router.n_experts,
+                                        .n_layers = c->n_layers,
+                                        .hidden = c->hidden,
+                                        .combine_bf16 = o->combine_bf16,
+                                        .run_experts = forward_experts,
+                                        .arg = (void *)(uintptr_t)model,
+                                        .gather_ns = o->gather_ns};
+
+    for (size_t l = 0; l < c->n_layers; l++) {
+        if (!c->layer_has_experts[l])
+            continue;
+        const struct ffn_weights *w = expert_store_layer(model->store, l);
+        bool gate = act_format_for(w->gate.dtype) == ACT_FORMAT_A32,
+             up = act_format_for(w->up.dtype) == ACT_FORMAT_A32;
+        if (gate || up)
+            exchange.a32_bytes = act_row_bytes(ACT_FORMAT_A32, c->hidden);
+        if (!gate || !up)
+            exchange.f32_floats = act_row_bytes(ACT_FORMAT_F32, c->hidden) / sizeof(float);
+    }
+    if (o->fabric != NULL) {
+        exchange.fabric = o->fabric;
+        exchange.placement = o->placement;
+        exchange.make_resident = make_resident;
+    }
+    return exchange;
+}
+
+void model_lanes(const struct model *model, size_t most, struct transport_lanes *ret_lanes)
+{
+    const struct exchange_options exchange = exchange_options_of(model);
+
+    exchange_lane_sizes(&exchange, most, ret_lanes);
+}
+
+/* Width of the widest feed-forward rows and how many there can be: a job of experts has many rows
+ * per token, the others one. */
 static size_t ffn_hidden_bytes(const struct model *model)
 {
     const struct model_config *c = &model->config;
-    size_t t = model->options.step_tokens;
-    size_t expert = act_row_bytes(ACT_FORMAT_F32, c->expert_width) * c->router.top_k;
+    const struct exchange_options exchange = exchange_options_of(model);
     size_t single = act_row_bytes(ACT_FORMAT_F32, max_size(c->dense_width, c->shared_width));
-    return t * max_size(expert, single);
+
+    return max_size(exchange_job_slots(&exchange) * act_row_bytes(ACT_FORMAT_F32, c->expert_width),
+                    model->options.step_tokens * single);
 }
 
 /* One place that says what a step needs: with arena NULL it only counts. Returns bytes, 0 when
@@ -107,6 +162,7 @@ static void make_plan(struct model *model)
 {
     const struct model_config *c = &model->config;
     struct device_limits limits = limits_of(model);
+    const struct exchange_options exchange = exchange_options_of(model);
     struct expert_share share;
     bool packs = !model->options.no_repack;
 
@@ -121,9 +177,7 @@ static void make_plan(struct model *model)
         .room_packed = packs ? share.room_bytes : 0,
         .embed_mapped = model->weights.embed.n_cols * model->weights.embed.row_bytes,
         .step = carve_step(model, NULL) + device_reserve_bytes(model->device, &limits) +
-                exchange_bytes(model->options.step_tokens, c->router.top_k, c->router.n_experts,
-                               c->hidden) +
-                exchange_counts_bytes(c->n_layers, c->router.n_experts),
+                exchange_bytes(&exchange),
         .active_per_token = model->weights.matrix_bytes + expert_store_file_bytes(model->store) /
                                                               c->router.n_experts * c->router.top_k,
         .kv_per_token = model_config_kv_bytes_per_token(c, model->options.kv_dtype),
@@ -137,9 +191,10 @@ static void make_numerics(struct model *model)
 
     checkpoint_header_hash(model->checkpoint, hash);
     (void)snprintf(model->numerics, sizeof model->numerics,
-                   "ferry-n%d;backend=cpu;model=%.16s;kv=%s;act=a32;chunk=%d;combine=f32,index;"
+                   "ferry-n%d;backend=cpu;model=%.16s;kv=%s;act=a32;chunk=%d;combine=%s,index;"
                    "routing=as-trained",
-                   NUMERICS_VERSION, hash, dtype_name(model->options.kv_dtype), KERNEL_KV_CHUNK);
+                   NUMERICS_VERSION, hash, dtype_name(model->options.kv_dtype), KERNEL_KV_CHUNK,
+                   model->options.combine_bf16 ? "bf16" : "f32");
 }
 
 static enum ferry_status check_placement(const struct model *model, struct ferry_error *err)
@@ -234,6 +289,19 @@ enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkp
     return FERRY_OK;
 }
 
+enum ferry_status model_join(struct model *model, struct fabric *fabric,
+                             const struct placement *placement, struct ferry_error *err)
+{
+    FERRY_ASSERT(!model->loaded);
+    model->options.fabric = fabric;
+    model->options.placement = placement;
+    model->options.seat = fabric_seat(fabric);
+    enum ferry_status st = check_placement(model, err);
+    if (st == FERRY_OK)
+        make_plan(model);
+    return st;
+}
+
 /* Rotary frequencies as the reference computes them: theta^(-2i/d) rounded to f32. */
 static enum ferry_status make_frequencies(struct model *model, struct ferry_error *err)
 {
@@ -253,6 +321,7 @@ enum ferry_status model_load(struct model *model, struct ferry_error *err)
 {
     const struct model_config *c = &model->config;
     struct device_limits limits = limits_of(model);
+    const struct exchange_options exchange = exchange_options_of(model);
 
     enum ferry_status st = checkpoint_recheck(model->checkpoint, err);
     if (st == FERRY_OK)
@@ -260,10 +329,7 @@ enum ferry_status model_load(struct model *model, struct ferry_error *err)
     if (st == FERRY_OK)
         st = device_reserve(model->device, &limits, err);
     if (st == FERRY_OK)
-        st = exchange_create(&model->exchange, model->device, model->options.step_tokens,
-                             c->router.top_k, c->router.n_experts, c->hidden, err);
-    if (st == FERRY_OK)
-        st = exchange_keep_counts(model->exchange, c->n_layers, err);
+        st = exchange_create(&model->exchange, model->device, &exchange, err);
     if (st == FERRY_OK && carve_step(model, &model->step_arena) == 0)
         st = FERRY_FAIL(
             err, FERRY_ERR_NOMEM,
@@ -346,6 +412,15 @@ enum ferry_status model_step(struct model *model, const struct model_run *runs, 
     model->counters.steps++;
     model->counters.tokens += n_tokens;
     return FERRY_OK;
+}
+
+bool model_serve(struct model *model, uint64_t timeout_ns, bool once)
+{
+    FERRY_ASSERT(model->loaded);
+    unsigned mode = fp_mode_enter();
+    bool any = exchange_serve(model->exchange, timeout_ns, once);
+    fp_mode_leave(mode);
+    return any;
 }
 
 const struct model_config *model_config(const struct model *model)

@@ -29,6 +29,11 @@ struct model_options {
      * outlives the model. NULL: all of them. */
     const struct placement *placement;
     int seat;
+    /* The group whose ranks hold the rest; borrowed, outlives the model. NULL: one rank. Given by
+     * model_join when it is found only after model_open. */
+    struct fabric *fabric;
+    bool combine_bf16;  /* nodes of the combine tree are rounded to bf16: other numerics */
+    uint64_t gather_ns; /* exchange_options.gather_ns */
 };
 
 /* Bytes that a model takes, known before anything is allocated. */
@@ -60,6 +65,16 @@ enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkp
                              struct device *device, const struct model_options *options,
                              struct ferry_error *err) FERRY_MUST_CHECK;
 enum ferry_status model_load(struct model *model, struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Between model_open and model_load: this rank holds what the placement lists for its seat in the
+ * group. Errors: FERRY_ERR_ARG (the placement is not for this model, or has no such seat). */
+enum ferry_status model_join(struct model *model, struct fabric *fabric,
+                             const struct placement *placement,
+                             struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Ring sizes for the lanes of a group that steps this model: a whole step to one peer fits into
+ * `most` bytes or is sent in parts. After model_open. */
+void model_lanes(const struct model *model, size_t most, struct transport_lanes *ret_lanes);
 
 const struct model_config *model_config(const struct model *model);
 const struct model_plan *model_plan(const struct model *model);
@@ -114,11 +129,16 @@ struct model_run {
 enum ferry_status model_step(struct model *model, const struct model_run *runs, size_t n_runs,
                              float *logits, struct ferry_error *err) FERRY_MUST_CHECK;
 
+/* Computes rows of other ranks for timeout_ns; `once`: until some were computed, or something woke
+ * it. For ranks that have no step to do. Returns whether anything was computed. Engine thread. */
+bool model_serve(struct model *model, uint64_t timeout_ns, bool once);
+
 /* What happened since the model was loaded; for metrics and messages. */
 struct model_counters {
     uint64_t steps, tokens;
     uint64_t kv_overflows; /* finite K or V values that the cache dtype could not hold */
     uint64_t steps_retried;
+    uint64_t experts_loaded; /* while serving, because their holders were lost */
 };
 const struct model_counters *model_counters(const struct model *model);
 

@@ -1,80 +1,205 @@
-/* The plan's bookkeeping and the order of the combine tree. */
+/* Plans: every pair in exactly one part, nearest holder first, messages within their bounds, and
+ * the same after parts were planned again and again. */
 #include "tests/unit/unit.h"
 
-#include "base/limits.h"
 #include "exchange/plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static void slots_are_sorted_by_expert_then_token(void **state)
-{
-    const int32_t experts[3 * 2] = {4, 1, 1, 0, 4, 0};
-    const float weights[3 * 2] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f};
-    int32_t begin[6], slot_token[6], token_slots[6], token_experts[6];
-    float slot_weight[6];
-    struct exchange_plan plan = {.begin = begin,
-                                 .slot_token = slot_token,
-                                 .slot_weight = slot_weight,
-                                 .token_slots = token_slots,
-                                 .token_experts = token_experts};
-    const int32_t want_begin[6] = {0, 2, 4, 4, 4, 6}, want_token[6] = {1, 2, 0, 1, 0, 2};
-    const float want_weight[6] = {0.4f, 0.6f, 0.2f, 0.3f, 0.1f, 0.5f};
-    const int32_t want_slots[6] = {2, 4, 0, 3, 1, 5}, want_experts[6] = {1, 4, 0, 1, 0, 4};
+enum { EXPERTS = 24, TOP_K = 6, TOKENS = 40 };
 
-    (void)state;
-    plan_build(&plan, experts, weights, 3, 2, 5);
-    assert_memory_equal(begin, want_begin, sizeof begin);
-    assert_memory_equal(slot_token, want_token, sizeof slot_token);
-    assert_memory_equal(slot_weight, want_weight, sizeof slot_weight);
-    assert_memory_equal(token_slots, want_slots, sizeof token_slots);
-    assert_memory_equal(token_experts, want_experts, sizeof token_experts);
-    assert_int_equal(plan.n_slots, 6);
-    assert_int_equal(plan.n_active, 3);
+static uint32_t next(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
 }
 
-/* Every leaf but the first is added into another exactly once, and nothing is added after it was.
- */
-static void tree_uses_every_leaf_once(void **state)
-{
-    uint8_t left[LIMIT_TOP_K], right[LIMIT_TOP_K];
-    int32_t ids[LIMIT_TOP_K];
+struct fixture {
+    struct arena arena;
+    struct plan plan;
+    int32_t experts[TOKENS * TOP_K];
+    float weights[TOKENS * TOP_K];
+    uint64_t seats[EXPERTS];
+    enum link_class links[LIMIT_SEATS];
+    struct plan_holders holders;
+    struct plan_limits limits;
+};
 
-    (void)state;
-    for (size_t n_experts = 1; n_experts <= 70; n_experts++) {
-        for (size_t k = 1; k <= n_experts && k <= LIMIT_TOP_K; k++) {
-            uint8_t gone[LIMIT_TOP_K] = {0};
-            for (size_t i = 0; i < k; i++) /* spread over the range */
-                ids[i] = (int32_t)(i * n_experts / k);
-            assert_int_equal(exchange_tree(ids, k, n_experts, left, right), k - 1);
-            for (size_t i = 0; i + 1 < k; i++) {
-                assert_true(left[i] < right[i] && right[i] < k);
-                assert_int_equal(gone[left[i]], 0);
-                assert_int_equal(gone[right[i]], 0);
-                gone[right[i]] = 1;
+static void set_up(struct fixture *f, uint32_t seed, size_t n_seats)
+{
+    memset(f, 0, sizeof *f);
+    arena_init(&f->arena, "test");
+    assert_true(plan_create(&f->plan, &f->arena, TOKENS * TOP_K, true));
+    for (size_t t = 0; t < TOKENS; t++) {
+        int32_t all[EXPERTS];
+        for (int32_t e = 0; e < EXPERTS; e++)
+            all[e] = e;
+        for (size_t j = 0; j < TOP_K; j++) {
+            size_t at = j + next(&seed) % (EXPERTS - j);
+            int32_t id = all[at];
+            all[at] = all[j];
+            all[j] = id;
+            f->experts[t * TOP_K + j] = id;
+            f->weights[t * TOP_K + j] = (float)(t * 100) + (float)id;
+        }
+    }
+    for (size_t e = 0; e < EXPERTS; e++)
+        f->seats[e] =
+            (UINT64_C(1) << next(&seed) % n_seats) | (UINT64_C(1) << next(&seed) % n_seats);
+    for (size_t s = 0; s < LIMIT_SEATS; s++)
+        f->links[s] = s < n_seats ? (s % 2 == 0 ? LINK_SHM : LINK_TCP) : LINK_UNKNOWN;
+    f->holders = (struct plan_holders){f->seats, 0, f->links};
+    f->limits = (struct plan_limits){.request_bytes = 5 * 100 + 20 * 12,
+                                     .reply_bytes = 7 * 64,
+                                     .row_bytes = 100,
+                                     .sum_bytes = 64,
+                                     .n_pairs = 11};
+}
+
+static void build(struct fixture *f)
+{
+    struct exchange_round_input input = {.experts = f->experts,
+                                         .weights = f->weights,
+                                         .n_tokens = TOKENS,
+                                         .top_k = TOP_K,
+                                         .n_experts = EXPERTS};
+
+    plan_build(&f->plan, &input, &f->holders, &f->limits);
+}
+
+/* Every pair of the decision is in exactly one part that is not lost, with its weight and its
+ * token; the parts keep their bounds. */
+static void check(const struct fixture *f, uint64_t may)
+{
+    static unsigned char seen[TOKENS][EXPERTS];
+    size_t n_seen = 0;
+
+    memset(seen, 0, sizeof seen);
+    for (size_t p = 0; p < f->plan.n_parts; p++) {
+        const struct part *part = &f->plan.parts[p];
+        bool is_self = part->seat == f->holders.self;
+        size_t in_groups = 0;
+        if (part->state == PART_LOST)
+            continue;
+        assert_true((may >> part->seat & 1) != 0);
+        assert_true(part->n_groups > 0);
+        if (!is_self && part->n_groups > 1) {
+            assert_true(part->n_rows * 100 + part->n_pairs * 12 <= f->limits.request_bytes);
+            assert_true(part->n_groups * 64 <= f->limits.reply_bytes);
+            assert_true(part->n_pairs <= f->limits.n_pairs);
+        }
+        for (size_t g = 0; g < part->n_groups; g++) {
+            const struct plan_group *group = &f->plan.groups[part->first_group + g];
+            in_groups += group->n_pairs;
+            for (size_t i = 0; i < group->n_pairs; i++) {
+                const struct exchange_pair *pair = &f->plan.pairs[group->first_pair + i];
+                assert_int_equal(pair->begins, i == 0);
+                assert_true(i == 0 || pair->expert > pair[-1].expert);
+                uint32_t token =
+                    is_self ? pair->row : f->plan.row_token[part->first_row + pair->row];
+                assert_int_equal(token, group->token);
+                assert_true(pair->weight == (float)(token * 100) + (float)pair->expert);
+                assert_true((f->seats[pair->expert] >> part->seat & 1) != 0);
+                assert_int_equal(seen[token][pair->expert]++, 0);
+                n_seen++;
             }
         }
+        assert_int_equal(in_groups, part->n_pairs);
+    }
+    assert_int_equal(n_seen, TOKENS * TOP_K);
+    for (size_t i = 0; i < TOKENS * TOP_K; i++)
+        assert_int_equal(seen[i / TOP_K][f->experts[i]], 1);
+}
+
+static void every_pair_has_one_holder(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 0; seed < 50; seed++) {
+        struct fixture *f = malloc(sizeof *f);
+        set_up(f, seed, 1 + seed % 9);
+        build(f);
+        check(f, UINT64_MAX);
+        /* Local first; then no seat by TCP while one by shared memory holds it. */
+        for (size_t p = 0; p < f->plan.n_parts; p++) {
+            const struct part *part = &f->plan.parts[p];
+            for (size_t i = 0; i < part->n_pairs; i++) {
+                uint64_t seats = f->seats[f->plan.pairs[part->first_pair + i].expert];
+                assert_true(part->seat == 0 || (seats & 1) == 0);
+                assert_true(f->links[part->seat] == LINK_SHM ||
+                            (seats & UINT64_C(0x5555555555555555)) == 0);
+            }
+        }
+        arena_fini(&f->arena);
+        free(f);
     }
 }
 
-static void known_tree(void **state)
+/* Parts are lost one after the other; seats may become none of those that were lost. */
+static void lost_parts_are_planned_again(void **state)
 {
-    /* Experts 0..7: {1, 2} meet in [0, 4), {6, 7} in [6, 8), then both in [0, 8). */
-    const int32_t ids[4] = {1, 2, 6, 7};
-    uint8_t left[4], right[4];
+    (void)state;
+    for (uint32_t seed = 0; seed < 50; seed++) {
+        struct fixture *f = malloc(sizeof *f);
+        size_t n_seats = 3 + seed % 6;
+        set_up(f, seed, n_seats);
+        build(f);
+        uint64_t lost = 0, all = (UINT64_C(1) << n_seats) - 1;
+        for (int death = 0; death < 2; death++) {
+            int seat = 1 + (int)((seed + (uint32_t)death) % (n_seats - 1));
+            lost |= UINT64_C(1) << seat;
+            for (size_t e = 0; e < EXPERTS; e++) {
+                f->seats[e] &= ~lost;
+                if (f->seats[e] == 0) /* an orphan goes to some survivor */
+                    f->seats[e] = UINT64_C(1) << (all & ~lost & ~UINT64_C(1)
+                                                      ? __builtin_ctzll(all & ~lost & ~UINT64_C(1))
+                                                      : 0);
+            }
+            size_t n = f->plan.n_parts;
+            for (size_t p = 0; p < n; p++) {
+                if (f->plan.parts[p].seat == seat && f->plan.parts[p].state != PART_LOST)
+                    assert_true(plan_again(&f->plan, p, &f->holders, &f->limits));
+            }
+        }
+        /* Holders of what was not lost may have been given more seats: only lost ones are new. */
+        check(f, ~lost);
+        arena_fini(&f->arena);
+        free(f);
+    }
+}
+
+static void without_end_is_void(void **state)
+{
+    struct fixture *f = malloc(sizeof *f);
+    int n = 0;
 
     (void)state;
-    assert_int_equal(exchange_tree(ids, 4, 8, left, right), 3);
-    const uint8_t want_left[3] = {0, 2, 0}, want_right[3] = {1, 3, 2};
-    assert_memory_equal(left, want_left, 3);
-    assert_memory_equal(right, want_right, 3);
+    set_up(f, 5, 4);
+    for (size_t e = 0; e < EXPERTS; e++)
+        f->seats[e] = 2;
+    build(f);
+    for (;; n++) {
+        size_t last = f->plan.n_parts;
+        bool fits = true;
+        for (size_t p = 0; p < last && fits; p++) {
+            if (f->plan.parts[p].state != PART_LOST)
+                fits = plan_again(&f->plan, p, &f->holders, &f->limits);
+        }
+        if (!fits)
+            break;
+        assert_true(n < 100);
+    }
+    assert_true(n >= 2); /* it can be lost more than once */
+    arena_fini(&f->arena);
+    free(f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_are_sorted_by_expert_then_token),
-        cmocka_unit_test(tree_uses_every_leaf_once),
-        cmocka_unit_test(known_tree),
+        cmocka_unit_test(every_pair_has_one_holder),
+        cmocka_unit_test(lost_parts_are_planned_again),
+        cmocka_unit_test(without_end_is_void),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

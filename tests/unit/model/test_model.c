@@ -223,47 +223,26 @@ static void the_load_of_experts_is_counted_by_layer(void **state)
     close_tiny(&o);
 }
 
-/* ---- a lossy exchange, put in front of the real one by the linker (--wrap) ---- */
+/* ---- lossy experts, put in front of the real ones by the linker (--wrap) ---- */
 
 static struct {
     size_t calls;       /* layer rounds so far */
     size_t first, last; /* rounds [first, last) deliver one row less than was routed */
-    exchange_experts_fn *run_experts;
-    void *arg;
 } lossy;
 
-enum ferry_status __real_exchange_run(struct exchange *exchange, const int32_t *experts,
-                                      const float *weights, size_t n_tokens, size_t top_k,
-                                      size_t n_experts, exchange_experts_fn *run_experts, void *arg,
-                                      float *out, struct ferry_error *err);
-enum ferry_status __wrap_exchange_run(struct exchange *exchange, const int32_t *experts,
-                                      const float *weights, size_t n_tokens, size_t top_k,
-                                      size_t n_experts, exchange_experts_fn *run_experts, void *arg,
-                                      float *out, struct ferry_error *err);
+size_t __real_forward_experts(void *arg, const struct exchange_job *work);
+size_t __wrap_forward_experts(void *arg, const struct exchange_job *work);
 
 /* Spoils the last row and does not count it: what a peer that fell silent leaves behind. */
-static size_t lose_a_row(void *arg, const struct exchange_plan *plan, float *out, size_t out_stride)
-{
-    size_t n = lossy.run_experts(lossy.arg, plan, out, out_stride);
-
-    (void)arg;
-    for (size_t c = 0; c < out_stride; c++)
-        out[(plan->n_slots - 1) * out_stride + c] = 1e9f;
-    return n - 1;
-}
-
-enum ferry_status __wrap_exchange_run(struct exchange *exchange, const int32_t *experts,
-                                      const float *weights, size_t n_tokens, size_t top_k,
-                                      size_t n_experts, exchange_experts_fn *run_experts, void *arg,
-                                      float *out, struct ferry_error *err)
+size_t __wrap_forward_experts(void *arg, const struct exchange_job *work)
 {
     bool loses = lossy.calls >= lossy.first && lossy.calls < lossy.last;
+    size_t n = __real_forward_experts(arg, work);
 
     lossy.calls++;
-    lossy.run_experts = run_experts;
-    lossy.arg = arg;
-    return __real_exchange_run(exchange, experts, weights, n_tokens, top_k, n_experts,
-                               loses ? lose_a_row : run_experts, arg, out, err);
+    for (size_t c = 0; loses && c < work->out_stride; c++)
+        work->out[(work->n_slots - 1) * work->out_stride + c] = 1e9f;
+    return loses ? n - 1 : n;
 }
 
 /* Loses in rounds [first, last) of the next step. */

@@ -1,0 +1,122 @@
+/* Inside of the room: an exchange's state, shared by round.c (own tokens) and serve.c (others'). */
+#ifndef EXCHANGE_IMPL_H
+#define EXCHANGE_IMPL_H
+
+#include "base/arena.h"
+#include "exchange/exchange.h"
+#include "exchange/job.h"
+#include "exchange/plan.h"
+#include "exchange/wire.h"
+
+#include <stdatomic.h>
+
+enum {
+    INBOX_MAX = 64,   /* messages taken and not released, of one lane */
+    SOURCES_MAX = 32, /* messages of one job, with the own part */
+};
+
+/* Messages of one lane, in the order they were taken, which is the order of release. A ring: a
+ * message keeps its place until it is released. */
+struct inbox {
+    struct fabric_message messages[INBOX_MAX];
+    bool done[INBOX_MAX];
+    size_t first, n;
+    size_t n_bytes;       /* of payload that is not released */
+    uint32_t incarnation; /* of the lanes */
+};
+
+struct round_leaf {
+    struct tree_leaf leaf;
+    int32_t id;      /* first expert of the group */
+    uint32_t n_rows; /* pairs in it */
+};
+
+struct round {
+    bool open;
+    uint64_t generation; /* of every begin; upper bits of the shipments' ids */
+    struct exchange_round_input input;
+    unsigned flags; /* WIRE_A32, WIRE_F32 */
+    struct plan plan;
+    uint64_t refused;  /* seats that would not compute */
+    size_t n_owed;     /* parts that are not BACK and not LOST */
+    size_t n_own_sums; /* rows of own_sums in use */
+    float *own_sums;   /* [max_slots, hidden] sums computed here or copied out of a window */
+    struct round_leaf *leaves; /* [max_tokens, max_top_k] */
+    uint32_t *n_leaves;        /* [max_tokens] */
+    size_t delivered, combined;
+    bool direct; /* the one part's sums are the output */
+    uint64_t start_ns, gather_until_ns;
+    uint32_t epoch; /* at the last look for losses */
+};
+
+/* What is known of another origin: where it is. */
+struct origin {
+    uint64_t step;
+    uint32_t layer;
+    bool active; /* has sent anything yet */
+    bool whole;  /* the last part of `layer` has come */
+};
+
+struct exchange {
+    struct device *device;
+    struct exchange_options options;
+    struct wire_shape shape;
+    struct exchange_ledger ledger;
+    struct job job;
+    struct round rounds[EXCHANGE_ROUNDS];
+    struct arena arena;
+    uint64_t step, generation;
+    double job_ns;                    /* of a job with own rows, smoothed */
+    uint32_t own_layer, before_layer; /* own rounds: the last two distinct layers */
+
+    /* Only with a fabric. */
+    int self;
+    uint64_t *holders;    /* [n_layers, max_experts] */
+    uint64_t *layer_live; /* [n_layers] seats that a layer's holders were found for; 0: none yet */
+    uint64_t *others;     /* [max_experts] scratch: holders without those that refused */
+    enum link_class links[LIMIT_SEATS];
+    struct inbox (*inboxes)[LANE_N_CHANNELS]; /* [n_seats] */
+    struct origin origins[LIMIT_SEATS];
+    struct exchange_pair *served_pairs; /* [2 * max_slots] private copies for one job */
+    int next_seat;                      /* whose messages are looked at first: in turn */
+    bool in_job;                        /* requests stay as they are */
+
+    size_t n_layers;
+    /* [n_layers, max_experts]. Written by the engine thread only, so that adding needs no locked
+     * instruction; read by exchange_counts from any thread. Relaxed: they order nothing. */
+    atomic_uint_fast64_t *counts;
+};
+
+/* Slots of one job: the own round's, and as many of others. */
+size_t impl_job_slots(const struct exchange_options *options);
+
+/* Takes what has come: replies go to their rounds, requests wait. */
+void serve_collect(struct exchange *x);
+
+/* Runs one job: the waiting requests of one layer, together with own part `part` of `round` when
+ * given (its layer then). Sums go out. Returns false when there was nothing to do. */
+bool serve_job(struct exchange *x, struct round *round, size_t part);
+
+/* Reserves room to a seat; meanwhile serves others (to send a request) or only collects (a reply).
+ * Errors: FERRY_ERR_PEER (the seat is lost), FERRY_ERR_TIMEOUT. */
+enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel channel,
+                                size_t n_bytes, void **ret_data, struct ferry_error *err);
+
+/* The message in a place of an inbox is no longer needed. */
+void serve_done(struct exchange *x, struct inbox *inbox, size_t place);
+
+/* Takes a reply in. `place`: of the message in its inbox. Returns whether it is done with. */
+bool round_reply(struct exchange *x, struct inbox *inbox, size_t place);
+
+/* Whether this seat may be sent work. */
+static inline bool impl_is_live(const struct exchange *x, int seat)
+{
+    return (fabric_live(x->options.fabric) >> seat & 1) != 0;
+}
+
+static inline size_t impl_sum_bytes(const struct exchange *x)
+{
+    return x->options.hidden * (x->options.combine_bf16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* Expert work of one layer for several origins at once: sorts their pairs by expert, runs the
+ * experts, and adds up each group.
+ *
+ * Inside of the room. It must not know messages or seats: a source is rows, pairs, and a place for
+ * the sums. */
+#ifndef EXCHANGE_JOB_H
+#define EXCHANGE_JOB_H
+
+#include "base/arena.h"
+#include "exchange/plan.h"
+#include "exchange/tree.h"
+
+struct job_source {
+    const struct exchange_pair *pairs; /* checked: rows < n_rows, experts < n_experts, groups of at
+                                          most LIMIT_TOP_K pairs; private memory */
+    size_t n_pairs, n_groups;
+    struct exchange_rows rows;
+    size_t n_rows;
+};
+
+struct job {
+    struct device *device;
+    size_t max_slots, max_experts, hidden;
+    size_t a32_bytes, f32_floats;
+    bool bf16_nodes;
+    struct exchange_job work;
+    int32_t *begin;            /* [max_experts + 1] */
+    int32_t *slot_row;         /* [max_slots] */
+    uint32_t *pair_slot;       /* [max_slots] slot of pair i, sources one after the other */
+    uint32_t *group_first;     /* [max_slots] of one source: its groups' first pairs */
+    float *out;                /* [max_slots, hidden] */
+    unsigned char *staged_a32; /* [max_slots, a32_bytes] rows of several sources side by side */
+    float *staged_f32;         /* [max_slots, f32_floats] */
+};
+
+/* staging: rows of several sources will meet. False: no memory. */
+bool job_create(struct job *job, struct arena *arena, struct device *device,
+                const struct exchange_options *options, size_t max_slots, bool staging);
+size_t job_bytes(const struct exchange_options *options, size_t max_slots, bool staging);
+
+/* Sorts and computes all pairs of n sources (max_slots at most). Returns the rows computed. */
+size_t job_run(struct job *job, size_t layer, size_t n_experts, const struct job_source *sources,
+               size_t n_sources, exchange_experts_fn *run_experts, void *arg);
+
+/* Adds up the groups of source i of the last job into sums [n_groups, hidden], f32 or bf16.
+ * Returns how many rows are in them. */
+size_t job_sums(struct job *job, const struct job_source *sources, size_t i, void *sums,
+                bool sums_bf16);
+
+/* Experts with rows in the last job. */
+size_t job_n_active(const struct job *job);
+
+#endif

@@ -1,0 +1,372 @@
+/* The holder's side: taking messages, running experts for whoever asked, sending sums back. See
+ * exchange.h. */
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "exchange/exchange.h"
+#include "exchange/impl.h"
+
+#include <string.h>
+
+static const uint64_t RESERVE_NS = UINT64_C(10000000000); /* longest wait for a peer's credit */
+static const uint64_t LOOK_NS = UINT64_C(5000000);
+
+/* ---- messages ---- */
+
+static void release_done(struct exchange *x, struct inbox *inbox)
+{
+    while (inbox->n > 0 && inbox->done[inbox->first]) {
+        const struct fabric_message *m = &inbox->messages[inbox->first];
+        inbox->n_bytes -= m->header.n_bytes;
+        fabric_release(x->options.fabric, m);
+        inbox->first = (inbox->first + 1) % INBOX_MAX;
+        inbox->n--;
+    }
+}
+
+void serve_done(struct exchange *x, struct inbox *inbox, size_t place)
+{
+    inbox->done[place] = true;
+    release_done(x, inbox);
+}
+
+/* Takes one message of a lane into its inbox; *ret_place is its place. */
+static bool take(struct exchange *x, int seat, enum lane_channel channel, size_t *ret_place)
+{
+    struct inbox *inbox = &x->inboxes[seat][channel];
+    size_t place = (inbox->first + inbox->n) % INBOX_MAX;
+
+    if (inbox->n == INBOX_MAX ||
+        !fabric_take(x->options.fabric, seat, channel, &inbox->messages[place]))
+        return false;
+    inbox->done[place] = false;
+    inbox->n++;
+    inbox->n_bytes += inbox->messages[place].header.n_bytes;
+    *ret_place = place;
+    return true;
+}
+
+static void collect_replies(struct exchange *x, int seat)
+{
+    struct inbox *inbox = &x->inboxes[seat][LANE_REPLY];
+    size_t place;
+
+    while (take(x, seat, LANE_REPLY, &place)) {
+        if (round_reply(x, inbox, place))
+            serve_done(x, inbox, place);
+    }
+}
+
+/* A request's header says where its origin is. */
+static bool note_origin(struct exchange *x, const struct fabric_message *m)
+{
+    const struct lane_header *h = &m->header;
+    unsigned kind = h->kind & WIRE_KIND_MASK;
+
+    if (kind > WIRE_NONE || h->origin != m->seat || h->layer >= x->shape.n_layers) {
+        x->ledger.bad_messages++;
+        return false;
+    }
+    x->origins[m->seat] =
+        (struct origin){h->step, h->layer, true, kind == WIRE_NONE || h->more == 0};
+    return kind == WIRE_ROWS;
+}
+
+static void collect_requests(struct exchange *x, int seat, uint32_t incarnation)
+{
+    struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
+    size_t place;
+
+    if (inbox->incarnation != incarnation) { /* who asked is gone, or has started anew */
+        for (size_t i = 0; i < inbox->n; i++)
+            inbox->done[(inbox->first + i) % INBOX_MAX] = true;
+        release_done(x, inbox);
+        inbox->incarnation = incarnation;
+        x->origins[seat] = (struct origin){0};
+    }
+    while (take(x, seat, LANE_REQUEST, &place)) {
+        if (!note_origin(x, &inbox->messages[place]))
+            serve_done(x, inbox, place);
+    }
+}
+
+void serve_collect(struct exchange *x)
+{
+    size_t n_seats = fabric_n_seats(x->options.fabric);
+
+    for (size_t s = 0; s < n_seats; s++) {
+        if ((int)s == x->self)
+            continue;
+        uint32_t incarnation = fabric_lanes(x->options.fabric, (int)s);
+        collect_replies(x, (int)s);
+        if (!x->in_job)
+            collect_requests(x, (int)s, incarnation);
+    }
+}
+
+enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel channel,
+                                size_t n_bytes, void **ret_data, struct ferry_error *err)
+{
+    struct fabric *f = x->options.fabric;
+    uint64_t start = fabric_now_ns(f);
+
+    for (;;) {
+        uint32_t seen = fabric_rings(f);
+        enum ferry_status st = impl_is_live(x, seat)
+                                   ? fabric_reserve(f, seat, channel, n_bytes, ret_data)
+                                   : FERRY_ERR_PEER;
+        if (st == FERRY_OK)
+            return st;
+        if (st != FERRY_AGAIN)
+            return FERRY_FAIL(err, st, "exchange: seat %d cannot take %zu bytes", seat, n_bytes);
+        uint64_t now = fabric_now_ns(f);
+        if (now - start > RESERVE_NS)
+            return FERRY_FAIL(err, FERRY_ERR_TIMEOUT,
+                              "exchange: dispatch to seat %d waited %.1f s for room for %zu bytes",
+                              seat, (double)(now - start) * 1e-9, n_bytes);
+        /* Whoever waits for room takes what has come, or two ranks could wait for each other. */
+        serve_collect(x);
+        if (channel == LANE_REQUEST && !x->in_job && serve_job(x, NULL, 0))
+            continue;
+        fabric_sleep(f, seen, LOOK_NS);
+        fabric_count_wait(f, seat, fabric_now_ns(f) - now);
+    }
+}
+
+/* ---- a job ---- */
+
+/* Where a source came from, to answer it. */
+struct asker {
+    int seat;
+    size_t place;
+    struct lane_header header;
+    bool refuse;
+};
+
+struct batch {
+    struct job_source sources[SOURCES_MAX];
+    struct asker askers[SOURCES_MAX]; /* seat < 0: the own part */
+    size_t n, n_pairs, n_served_pairs;
+    size_t layer;
+};
+
+static bool add_request(struct exchange *x, struct batch *b, int seat, size_t place)
+{
+    const struct fabric_message *m = &x->inboxes[seat][LANE_REQUEST].messages[place];
+    struct exchange_pair *pairs = x->served_pairs + b->n_served_pairs;
+    struct wire_request request;
+    struct ferry_error err;
+
+    bool fits = b->n < SOURCES_MAX && b->n_pairs + m->header.n_pairs <= x->job.max_slots &&
+                b->n_served_pairs + m->header.n_pairs <= 2 * x->shape.max_slots;
+    if (!fits && m->header.n_pairs <= x->shape.max_slots)
+        return false; /* in a later job; but one that never fits is refused below */
+    enum ferry_status st = wire_request_read(&request, pairs, &x->shape, m, &err);
+    if (st != FERRY_OK || request.n_groups != m->header.n_groups) {
+        if (x->ledger.bad_messages++ == 0)
+            LOG_WARNING("exchange: seat %d sent what no rank may send (%s); ignored", seat,
+                        st != FERRY_OK ? err.msg : "groups");
+        serve_done(x, &x->inboxes[seat][LANE_REQUEST], place);
+        return true;
+    }
+    b->sources[b->n] =
+        (struct job_source){pairs, request.n_pairs, request.n_groups, request.rows, request.n_rows};
+    b->askers[b->n++] = (struct asker){seat, place, m->header, false};
+    b->n_pairs += request.n_pairs;
+    b->n_served_pairs += request.n_pairs;
+    return true;
+}
+
+/* Adds the waiting requests of b->layer, seats in turn. */
+static void add_requests(struct exchange *x, struct batch *b)
+{
+    int n_seats = (int)fabric_n_seats(x->options.fabric);
+
+    for (int s = 0; s < n_seats; s++) {
+        int seat = (x->next_seat + s) % n_seats;
+        const struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
+        size_t first = inbox->first, n = inbox->n;
+        for (size_t i = 0; i < n; i++) {
+            size_t place = (first + i) % INBOX_MAX;
+            if (inbox->done[place] || inbox->messages[place].header.layer != b->layer)
+                continue;
+            if (!add_request(x, b, seat, place))
+                break;
+        }
+    }
+    x->next_seat = (x->next_seat + 1) % n_seats;
+}
+
+/* The layer of a waiting request, seats in turn; SIZE_MAX: none. */
+static size_t waiting_layer(const struct exchange *x)
+{
+    int n_seats = (int)fabric_n_seats(x->options.fabric);
+
+    for (int s = 0; s < n_seats; s++) {
+        const struct inbox *inbox = &x->inboxes[(x->next_seat + s) % n_seats][LANE_REQUEST];
+        for (size_t i = 0; i < inbox->n; i++) {
+            size_t place = (inbox->first + i) % INBOX_MAX;
+            if (!inbox->done[place])
+                return inbox->messages[place].header.layer;
+        }
+    }
+    return SIZE_MAX;
+}
+
+/* Law 3: experts run with resident, verified weights. Who needs one that cannot be had is
+ * refused. */
+static void refuse_missing(struct exchange *x, struct batch *b)
+{
+    uint64_t seen[LIMIT_EXPERTS / 64] = {0}, missing[LIMIT_EXPERTS / 64] = {0};
+    struct ferry_error err;
+
+    if (x->options.make_resident == NULL)
+        return;
+    for (size_t s = 0; s < b->n; s++) {
+        for (size_t i = 0; i < b->sources[s].n_pairs; i++) {
+            size_t e = b->sources[s].pairs[i].expert;
+            uint64_t bit = UINT64_C(1) << (e & 63);
+            if ((seen[e / 64] & bit) == 0 &&
+                x->options.make_resident(x->options.arg, b->layer, e, &err) != FERRY_OK) {
+                LOG_WARNING("exchange: layer %zu, expert %zu: %s", b->layer, e, err.msg);
+                missing[e / 64] |= bit;
+            }
+            seen[e / 64] |= bit;
+            b->askers[s].refuse |= (missing[e / 64] & bit) != 0;
+        }
+    }
+}
+
+static void answer(struct exchange *x, const struct batch *b, size_t i, bool refuse)
+{
+    const struct asker *a = &b->askers[i];
+    struct lane_header header = a->header;
+    struct ferry_error err;
+    void *sums = NULL;
+
+    header.kind =
+        refuse ? WIRE_REFUSED : (uint16_t)(WIRE_SUMS | (x->options.combine_bf16 ? WIRE_BF16 : 0u));
+    header.n_rows = refuse ? 0 : header.n_groups;
+    header.n_bytes = refuse ? 0 : (uint32_t)(header.n_groups * impl_sum_bytes(x));
+    enum ferry_status st = serve_reserve(x, a->seat, LANE_REPLY, header.n_bytes, &sums, &err);
+    if (st == FERRY_OK && !refuse &&
+        job_sums(&x->job, b->sources, i, sums, x->options.combine_bf16) != b->sources[i].n_pairs) {
+        header.kind = WIRE_REFUSED; /* a sum without all its rows does not leave */
+        header.n_bytes = 0;
+    }
+    if (st == FERRY_OK)
+        fabric_commit(x->options.fabric, a->seat, LANE_REPLY, &header);
+    else
+        LOG_DEBUG("exchange: sums for seat %d are dropped: %s", a->seat, err.msg);
+    x->ledger.served += refuse ? 0 : header.n_pairs;
+    serve_done(x, &x->inboxes[a->seat][LANE_REQUEST], a->place);
+}
+
+static void finish_own(struct exchange *x, struct round *round, size_t i, const struct batch *b,
+                       size_t n_computed)
+{
+    struct part *part = &round->plan.parts[i];
+    float *sums =
+        round->direct ? round->input.out : round->own_sums + round->n_own_sums * x->options.hidden;
+    size_t n = job_sums(&x->job, b->sources, 0, sums, false);
+
+    round->delivered +=
+        b->n == 1 || n_computed == b->n_pairs ? min_size(n_computed, part->n_pairs) : 0;
+    if (round->direct)
+        round->combined = n;
+    else
+        round->n_own_sums += part->n_groups;
+    part->sums = sums;
+    part->sums_bf16 = false;
+    part->state = PART_BACK;
+    round->n_owed--;
+}
+
+static void count_job(struct exchange *x, const struct batch *b)
+{
+    atomic_uint_fast64_t *counts = x->counts + b->layer * x->options.max_experts;
+
+    for (size_t e = 0; e < x->job.work.n_experts; e++) {
+        int32_t n = x->job.begin[e + 1] - x->job.begin[e];
+        if (n > 0)
+            atomic_store_explicit(
+                &counts[e], atomic_load_explicit(&counts[e], memory_order_relaxed) + (uint64_t)n,
+                memory_order_relaxed);
+    }
+    x->ledger.jobs++;
+    x->ledger.weight_reads += job_n_active(&x->job);
+}
+
+/* Takes out who was refused: answers are sent, the own part will be planned again. */
+static void drop_refused(struct exchange *x, struct batch *b, struct round *round, size_t part)
+{
+    size_t n = 0;
+
+    for (size_t s = 0; s < b->n; s++) {
+        if (b->askers[s].refuse && b->askers[s].seat >= 0) {
+            answer(x, b, s, true);
+        } else if (b->askers[s].refuse) {
+            round->refused |= UINT64_C(1) << x->self;
+            round->plan.parts[part].state = PART_REFUSED;
+        } else {
+            b->sources[n] = b->sources[s];
+            b->askers[n++] = b->askers[s];
+            continue;
+        }
+        b->n_pairs -= b->sources[s].n_pairs;
+    }
+    b->n = n;
+}
+
+static void run_batch(struct exchange *x, struct batch *b, struct round *round, size_t part)
+{
+    size_t n_experts = round != NULL ? round->input.n_experts : x->shape.n_experts;
+
+    x->in_job = true;
+    refuse_missing(x, b);
+    drop_refused(x, b, round, part);
+    if (b->n > 0) {
+        size_t n = job_run(&x->job, b->layer, n_experts, b->sources, b->n, x->options.run_experts,
+                           x->options.arg);
+        if (n == b->n_pairs)
+            count_job(x, b);
+        for (size_t s = 0; s < b->n; s++) {
+            if (b->askers[s].seat < 0)
+                finish_own(x, round, part, b, n);
+            else
+                answer(x, b, s, n != b->n_pairs);
+        }
+    }
+    x->in_job = false;
+}
+
+bool serve_job(struct exchange *x, struct round *round, size_t part)
+{
+    struct batch b = {.layer = round != NULL ? round->input.layer : waiting_layer(x)};
+
+    if (b.layer == SIZE_MAX)
+        return false;
+    if (round != NULL) {
+        const struct part *p = &round->plan.parts[part];
+        b.sources[0] = (struct job_source){round->plan.pairs + p->first_pair, p->n_pairs,
+                                           p->n_groups, round->input.rows, round->input.n_tokens};
+        b.askers[0] = (struct asker){.seat = -1};
+        b.n = 1;
+        b.n_pairs = p->n_pairs;
+    }
+    if (x->options.fabric == NULL) {
+        run_batch(x, &b, round, part);
+        return true;
+    }
+    add_requests(x, &b);
+    if (b.n == 0)
+        return true; /* nothing sound was asked */
+    uint64_t start = fabric_now_ns(x->options.fabric);
+    run_batch(x, &b, round, part);
+    if (round != NULL) {
+        double ns = (double)(fabric_now_ns(x->options.fabric) - start);
+        x->job_ns = x->job_ns > 0 ? 0.8 * x->job_ns + 0.2 * ns : ns;
+    }
+    return true;
+}

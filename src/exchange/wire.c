@@ -1,0 +1,137 @@
+/* Requests and replies. See wire.h. */
+#include "exchange/wire.h"
+
+#include "base/error.h"
+#include "base/size.h"
+
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+size_t wire_row_bytes(const struct wire_shape *shape, unsigned flags)
+{
+    return ((flags & WIRE_A32) != 0 ? shape->a32_bytes : 0) +
+           ((flags & WIRE_F32) != 0 ? shape->f32_floats * sizeof(float) : 0);
+}
+
+/* Groups: one row, experts ascending, at most LIMIT_TOP_K pairs. */
+static enum ferry_status check_pairs(struct wire_request *request,
+                                     const struct exchange_pair *pairs,
+                                     const struct wire_shape *shape, struct ferry_error *err)
+{
+    size_t in_group = 0;
+
+    request->n_groups = 0;
+    for (size_t i = 0; i < request->n_pairs; i++) {
+        const struct exchange_pair *p = &pairs[i];
+        if (p->row >= request->n_rows || p->expert >= shape->n_experts || p->begins > 1)
+            return FERRY_FAIL(err, FERRY_ERR_FORMAT, "pair %zu: row %u of %zu, expert %u of %zu", i,
+                              p->row, request->n_rows, p->expert, shape->n_experts);
+        if (p->begins != 0) {
+            request->n_groups++;
+            in_group = 1;
+        } else if (in_group == 0 || in_group == LIMIT_TOP_K || p->row != pairs[i - 1].row ||
+                   p->expert <= pairs[i - 1].expert) {
+            return FERRY_FAIL(err, FERRY_ERR_FORMAT, "pair %zu: not a member of its group", i);
+        } else {
+            in_group++;
+        }
+    }
+    return FERRY_OK;
+}
+
+enum ferry_status wire_request_read(struct wire_request *ret, struct exchange_pair *pairs,
+                                    const struct wire_shape *shape,
+                                    const struct fabric_message *message, struct ferry_error *err)
+{
+    const struct lane_header *h = &message->header;
+    unsigned flags = h->kind;
+    size_t row_bytes = wire_row_bytes(shape, flags);
+
+    if ((flags & WIRE_KIND_MASK) != WIRE_ROWS || row_bytes == 0 || h->layer >= shape->n_layers)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "kind %x at layer %u of %zu", flags, h->layer,
+                          shape->n_layers);
+    if (h->n_pairs > shape->max_slots || h->n_rows > h->n_pairs || h->n_pairs == 0 ||
+        h->n_bytes != h->n_rows * row_bytes + h->n_pairs * sizeof *pairs)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "%u bytes for %u rows of %zu bytes and %u pairs",
+                          h->n_bytes, h->n_rows, row_bytes, h->n_pairs);
+    *ret = (struct wire_request){.n_rows = h->n_rows, .n_pairs = h->n_pairs};
+    const unsigned char *data = message->data;
+    if ((flags & WIRE_A32) != 0) {
+        ret->rows.a32 = data;
+        ret->rows.a32_bytes = shape->a32_bytes;
+        data += ret->n_rows * shape->a32_bytes;
+    }
+    if ((flags & WIRE_F32) != 0) {
+        ret->rows.f32 = (const float *)(const void *)data;
+        ret->rows.f32_stride = shape->f32_floats;
+        data += ret->n_rows * shape->f32_floats * sizeof(float);
+    }
+    memcpy(pairs, data, ret->n_pairs * sizeof *pairs);
+    return check_pairs(ret, pairs, shape, err);
+}
+
+/* Copies n bytes to 16-byte aligned memory that somebody else reads next: past the own caches where
+ * the machine can. */
+static void copy_out(void *dst, const void *src, size_t n)
+{
+#if defined(__SSE2__)
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm_stream_si128((__m128i *)(void *)((char *)dst + i),
+                         _mm_loadu_si128((const __m128i *)(const void *)((const char *)src + i)));
+    memcpy((char *)dst + i, (const char *)src + i, n - i);
+#else
+    memcpy(dst, src, n);
+#endif
+}
+
+struct write_arg {
+    unsigned char *a32, *f32;
+    size_t a32_bytes, f32_bytes, f32_used;
+    const struct exchange_rows *rows;
+    const uint32_t *row_token;
+};
+
+static void write_rows(void *arg, size_t begin, size_t end, int thread_index)
+{
+    const struct write_arg *a = arg;
+
+    (void)thread_index;
+    for (size_t i = begin; i < end; i++) {
+        size_t t = a->row_token[i];
+        if (a->a32 != NULL)
+            copy_out(a->a32 + i * a->a32_bytes, a->rows->a32 + t * a->rows->a32_bytes,
+                     a->a32_bytes);
+        if (a->f32 != NULL)
+            copy_out(a->f32 + i * a->f32_bytes, a->rows->f32 + t * a->rows->f32_stride,
+                     a->f32_used);
+    }
+#if defined(__SSE2__)
+    _mm_sfence(); /* each thread's own stores, before the pool's join */
+#endif
+}
+
+void wire_request_write(void *payload, struct device *device, const struct wire_shape *shape,
+                        unsigned flags, const struct exchange_rows *rows, const uint32_t *row_token,
+                        size_t n_rows, const struct exchange_pair *pairs, size_t n_pairs)
+{
+    unsigned char *data = payload;
+    struct write_arg arg = {.a32_bytes = shape->a32_bytes,
+                            .f32_bytes = shape->f32_floats * sizeof(float),
+                            .f32_used = shape->hidden * sizeof(float),
+                            .rows = rows,
+                            .row_token = row_token};
+
+    if ((flags & WIRE_A32) != 0) {
+        arg.a32 = data;
+        data += n_rows * shape->a32_bytes;
+    }
+    if ((flags & WIRE_F32) != 0) {
+        arg.f32 = data;
+        data += n_rows * arg.f32_bytes;
+    }
+    device_for(device, n_rows, 16, write_rows, &arg);
+    memcpy(data, pairs, n_pairs * sizeof *pairs);
+}

@@ -1,0 +1,52 @@
+/* What travels between ranks: requests (rows and pairs) and replies (sums).
+ *
+ * Inside of the room. Everything that comes in is hostile: a peer may be of another build, broken,
+ * or still writing. Request payload: A32 rows [n_rows], f32 rows [n_rows], pairs [n_pairs]; reply
+ * payload: one row of `hidden` values per group, f32 or bf16. */
+#ifndef EXCHANGE_WIRE_H
+#define EXCHANGE_WIRE_H
+
+#include "exchange/plan.h"
+#include "fabric/fabric.h"
+
+enum wire_kind {
+    WIRE_ROWS,    /* request */
+    WIRE_NONE,    /* request: this layer of this step has nothing for the receiver */
+    WIRE_SUMS,    /* reply */
+    WIRE_REFUSED, /* reply: not computed, ask somebody else */
+    WIRE_KINDS,
+    WIRE_KIND_MASK = 0xff,
+    WIRE_A32 = 0x100, /* rows have this part */
+    WIRE_F32 = 0x200,
+    WIRE_BF16 = 0x400, /* sums are bf16 */
+};
+
+/* Sizes that both sides of a message know. */
+struct wire_shape {
+    size_t n_layers, n_experts, hidden, max_slots;
+    size_t a32_bytes, f32_floats;
+};
+
+/* Bytes of one row with the parts that `flags` name. */
+size_t wire_row_bytes(const struct wire_shape *shape, unsigned flags);
+
+/* A request that was found to be sound. rows points into the message. */
+struct wire_request {
+    struct exchange_rows rows;
+    size_t n_rows, n_pairs, n_groups;
+};
+
+/* Checks a ROWS message and copies its pairs (n_pairs <= shape->max_slots, checked) into `pairs`,
+ * out of the sender's reach. FERRY_ERR_FORMAT: err says what no rank may send. */
+enum ferry_status wire_request_read(struct wire_request *ret, struct exchange_pair *pairs,
+                                    const struct wire_shape *shape,
+                                    const struct fabric_message *message,
+                                    struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Writes rows (numbers row_token [n_rows] of `rows`) and pairs into a reserved payload, with
+ * stores that do not read it first. Rows go over the device's threads. */
+void wire_request_write(void *payload, struct device *device, const struct wire_shape *shape,
+                        unsigned flags, const struct exchange_rows *rows, const uint32_t *row_token,
+                        size_t n_rows, const struct exchange_pair *pairs, size_t n_pairs);
+
+#endif

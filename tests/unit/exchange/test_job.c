@@ -1,0 +1,134 @@
+/* Jobs: pairs of several sources sorted by expert, rows found again, groups added up. */
+#include "tests/unit/unit.h"
+
+#include "base/error.h"
+#include "exchange/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HIDDEN = 300, EXPERTS = 9, SLOTS = 64, A32 = 64 };
+
+static struct device *device;
+static size_t n_runs;
+
+/* Row = first value of the row times the expert's number plus the column. */
+static size_t experts(void *arg, const struct exchange_job *job)
+{
+    (void)arg;
+    n_runs++;
+    assert_int_equal(job->begin[job->n_experts], job->n_slots);
+    for (size_t e = 0; e < job->n_experts; e++) {
+        for (int32_t s = job->begin[e]; s < job->begin[e + 1]; s++) {
+            float value;
+            const unsigned char *a32 =
+                job->rows.a32 != NULL
+                    ? job->rows.a32 + (size_t)job->slot_row[s] * job->rows.a32_bytes
+                    : NULL;
+            if (a32 != NULL)
+                value = (float)a32[0];
+            else
+                value = job->rows.f32[(size_t)job->slot_row[s] * job->rows.f32_stride];
+            for (size_t c = 0; c < HIDDEN; c++)
+                job->out[(size_t)s * job->out_stride + c] = value * (float)(e + 1) + (float)c;
+        }
+    }
+    return job->n_slots;
+}
+
+static void sources_meet_and_part(void **state)
+{
+    /* Source 0: rows 3 floats wide apart HIDDEN; source 1: rows as they come off a lane. */
+    const struct exchange_pair first[] = {{0, 2, 1, 0.5f}, {0, 7, 0, 2.0f}, {2, 2, 1, 1.0f}};
+    const struct exchange_pair second[] = {{0, 2, 1, 4.0f}, {1, 0, 1, 1.0f}, {1, 8, 1, 3.0f}};
+    struct exchange_options options = {
+        .max_experts = EXPERTS, .hidden = HIDDEN, .f32_floats = 304, .a32_bytes = A32};
+
+    (void)state;
+    for (int a32 = 0; a32 < 2; a32++) {
+        struct arena arena;
+        struct job job;
+        static float own[3 * HIDDEN], lane[2 * 304];
+        static unsigned char own_a32[3 * A32], lane_a32[2 * A32];
+        static float sums[2][3][HIDDEN];
+        static uint16_t half[3][HIDDEN];
+        arena_init(&arena, "test");
+        assert_true(job_create(&job, &arena, device, &options, SLOTS, true));
+        for (int i = 0; i < 3; i++) {
+            own[i * HIDDEN] = (float)(10 + i);
+            own_a32[i * A32] = (unsigned char)(10 + i);
+        }
+        for (int i = 0; i < 2; i++) {
+            lane[i * 304] = (float)(20 + i);
+            lane_a32[i * A32] = (unsigned char)(20 + i);
+        }
+        struct job_source sources[2] = {{first, 3, 2, {.f32 = own, .f32_stride = HIDDEN}, 3},
+                                        {second, 3, 3, {.f32 = lane, .f32_stride = 304}, 2}};
+        if (a32 == 1) {
+            sources[0].rows = (struct exchange_rows){.a32 = own_a32, .a32_bytes = A32};
+            sources[1].rows = (struct exchange_rows){.a32 = lane_a32, .a32_bytes = A32};
+        }
+        assert_int_equal(job_run(&job, 1, EXPERTS, sources, 2, experts, NULL), 6);
+        assert_int_equal(job_n_active(&job), 4); /* 0, 2, 7, 8 */
+        assert_int_equal(job_sums(&job, sources, 0, sums[0], false), 3);
+        assert_int_equal(job_sums(&job, sources, 1, sums[1], false), 3);
+        for (size_t c = 0; c < HIDDEN; c++) {
+            float f = (float)c;
+            assert_true(sums[0][0][c] == 0.5f * (30 + f) + 2.0f * (80 + f));
+            assert_true(sums[0][1][c] == 36 + f);
+            assert_true(sums[1][0][c] == 4.0f * (60 + f));
+            assert_true(sums[1][1][c] == 21 + f);
+            assert_true(sums[1][2][c] == 3.0f * (189 + f));
+        }
+        job.bf16_nodes = true;
+        assert_int_equal(job_sums(&job, sources, 1, half, true), 3);
+        assert_int_equal(half[1][2], 0x41B8); /* 23 */
+        /* One source alone is read where it lies. */
+        assert_int_equal(job_run(&job, 1, EXPERTS, sources + 1, 1, experts, NULL), 3);
+        assert_ptr_equal(a32 == 1 ? (const void *)job.work.rows.a32
+                                  : (const void *)job.work.rows.f32,
+                         a32 == 1 ? (const void *)lane_a32 : (const void *)lane);
+        arena_fini(&arena);
+    }
+}
+
+static void no_pairs_run_nothing(void **state)
+{
+    struct exchange_options options = {.max_experts = EXPERTS, .hidden = HIDDEN};
+    struct job_source none = {0};
+    struct arena arena;
+    struct job job;
+
+    (void)state;
+    arena_init(&arena, "test");
+    assert_true(job_create(&job, &arena, device, &options, SLOTS, false));
+    size_t before = n_runs;
+    assert_int_equal(job_run(&job, 0, EXPERTS, &none, 1, experts, NULL), 0);
+    assert_int_equal(job_n_active(&job), 0);
+    assert_int_equal(n_runs, before);
+    arena_fini(&arena);
+}
+
+static int make_device(void **state)
+{
+    struct device_options options = {.n_threads = 2, .level = CPU_LEVEL_REF};
+
+    (void)state;
+    return device_create_cpu(&device, &options, NULL) == FERRY_OK ? 0 : -1;
+}
+
+static int free_device(void **state)
+{
+    (void)state;
+    device_destroy(device);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sources_meet_and_part),
+        cmocka_unit_test(no_pairs_run_nothing),
+    };
+    return cmocka_run_group_tests(tests, make_device, free_device);
+}

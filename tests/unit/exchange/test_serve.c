@@ -1,0 +1,176 @@
+/* A holder's side: experts that cannot be had, messages that no rank may send, wrong answers. */
+#include "tests/unit/exchange/crew.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void who_cannot_load_is_passed_over(void **state)
+{
+    struct crew c = {.n = 3, .n_rounds = 4, .seed = 9, .placement = placed(3, 1, 0)};
+
+    (void)state;
+    c.tokens[0] = 9;
+    c.tokens[1] = 4;
+    c.tokens[2] = 2;
+    crew_start(&c, WIDE);
+    c.members[1].broken = true;
+    crew_run(&c);
+    assert_int_equal(atomic_load(&c.n_failed), 0);
+    assert_int_equal(exchange_ledger(c.members[1].x)->served, 0);
+    assert_true(exchange_ledger(c.members[0].x)->redirected > 0);
+    assert_true(exchange_ledger(c.members[1].x)->redirected > 0);
+    crew_end(&c, false);
+}
+
+static void nobody_left_is_an_error(void **state)
+{
+    struct crew c = {.n = 2, .placement = placed(2, 1, 0)};
+    struct ferry_error err = {0};
+
+    (void)state;
+    crew_start(&c, WIDE);
+    c.members[0].broken = true;
+    fake_kill(c.group, 1);
+    make_input(c.members[0].in, 1);
+    struct exchange_round_input round = round_of(c.members[0].in, 0, 0, 4);
+    assert_int_equal(exchange_run(c.members[0].x, &round, &err), FERRY_ERR_NO_HOLDER);
+    assert_non_null(strstr(err.msg, "refused"));
+    fake_kill(c.group, 0);
+    assert_int_equal(exchange_run(c.members[0].x, &round, &err), FERRY_ERR_PEER);
+    assert_non_null(strstr(err.msg, "seat 0"));
+    crew_end(&c, false);
+}
+
+/* ---- messages that no rank may send ---- */
+
+struct spoil {
+    uint64_t state;
+    enum lane_channel channel;
+    atomic_size_t n;
+};
+
+static bool spoil_some(void *arg, int from, int to, enum lane_channel channel,
+                       struct lane_header *header, unsigned char *payload)
+{
+    struct spoil *s = arg;
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+    (void)to;
+    (void)pthread_mutex_lock(&mutex);
+    uint64_t r = draw(&s->state);
+    (void)pthread_mutex_unlock(&mutex);
+    if (from != 1 || channel != s->channel)
+        return true;
+    atomic_fetch_add(&s->n, 1);
+    switch (r % 9) {
+    case 0:
+        header->n_pairs += (uint32_t)(1 + (r >> 8) % 100000);
+        break;
+    case 1:
+        header->n_rows = (uint32_t)(r >> 8);
+        break;
+    case 2:
+        header->layer = (uint32_t)(r >> 40);
+        break;
+    case 3:
+        header->kind = (uint16_t)(r >> 16);
+        break;
+    case 4:
+        header->id ^= r;
+        break;
+    case 5:
+        header->n_groups += 1;
+        break;
+    case 6:
+        header->n_bytes /= 2;
+        break;
+    case 7:
+        header->origin = (uint16_t)(r >> 8);
+        break;
+    default: /* pairs stand at the end */
+        for (size_t i = 0; i < 8 && header->n_bytes >= 8; i++)
+            payload[header->n_bytes - 1 - i] ^= (unsigned char)(r >> (8 * i));
+        break;
+    }
+    return true;
+}
+
+/* Rank 1 sends nonsense. Its own rounds fail or time out; nobody else's do, and nothing is read
+ * outside of a message (sanitizers look). Sums are rows of any bytes: rank 0's parts at rank 1 are
+ * only spoiled in their headers. */
+static void nonsense_harms_nobody_else(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        struct crew c = {.n = 2, .n_rounds = 1, .seed = seed, .placement = placed(2, 1, 0)};
+        struct spoil s = {.state = seed, .channel = LANE_REQUEST};
+        struct ferry_error err = {0};
+        crew_start(&c, WIDE);
+        fake_on_commit(c.group, spoil_some, &s);
+        make_input(c.members[1].in, seed);
+        for (size_t i = 0; i < 40; i++) { /* sends, does not wait for what comes back */
+            struct exchange_round_input round = round_of(c.members[1].in, i % LAYERS, 0, 1 + i % 9);
+            assert_int_equal(exchange_begin(c.members[1].x, 0, &round, &err), FERRY_OK);
+            (void)exchange_serve(c.members[0].x, 0, false);
+            fake_kill(c.group, 1); /* ends the round at once */
+            assert_int_equal(exchange_end(c.members[1].x, 0, &err), FERRY_ERR_PEER);
+            fake_revive(c.group, 1);
+        }
+        assert_true(atomic_load(&s.n) >= 40);
+        assert_true(exchange_ledger(c.members[0].x)->bad_messages > 0);
+        crew_end(&c, false);
+    }
+}
+
+static bool spoil_headers(void *arg, int from, int to, enum lane_channel channel,
+                          struct lane_header *header, unsigned char *payload)
+{
+    struct spoil *s = arg;
+    size_t n = atomic_fetch_add(&s->n, 1);
+
+    (void)payload;
+    (void)to;
+    if (from == 1 && channel == LANE_REPLY) {
+        switch (n % 4) {
+        case 0:
+            header->n_bytes -= 4;
+            break;
+        case 1:
+            header->kind ^= 0x400;
+            break;
+        case 2:
+            header->n_pairs++;
+            break;
+        default:
+            break;
+        }
+    }
+    return true;
+}
+
+static void wrong_replies_are_not_combined(void **state)
+{
+    struct crew c = {.n = 3, .n_rounds = 20, .seed = 3, .placement = placed(3, 1, 0)};
+    struct spoil s = {.channel = LANE_REPLY};
+
+    (void)state;
+    c.tokens[0] = 13;
+    crew_start(&c, WIDE);
+    fake_on_commit(c.group, spoil_headers, &s);
+    crew_run(&c);
+    assert_int_equal(atomic_load(&c.n_failed), 0);
+    assert_true(exchange_ledger(c.members[0].x)->bad_messages > 0);
+    assert_true(exchange_ledger(c.members[0].x)->redirected > 0);
+    crew_end(&c, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_cannot_load_is_passed_over),
+        cmocka_unit_test(nobody_left_is_an_error),
+        cmocka_unit_test(nonsense_harms_nobody_else),
+        cmocka_unit_test(wrong_replies_are_not_combined),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
