@@ -12,7 +12,7 @@
 struct engine_metrics {
     /* Gauges: choices in steps, in the queue, and left out for a reader that does not read. */
     struct metric *requests_running, *requests_waiting, *requests_held;
-    struct metric *kv_cache_usage;                      /* gauge, 0..1: pages of running requests */
+    struct metric *kv_cache_usage; /* gauge, 0..1: pages of running requests */
     struct metric *prompt_tokens_computed,
         *prompt_tokens_cached; /* ferry_prompt_tokens_total{source} */
     struct metric *generation_tokens;

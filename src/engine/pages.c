@@ -10,8 +10,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Siblings that are looked at for a page of which only the first tokens fit. */
-enum { PARTIAL_TRIES = 256 };
+/* Siblings that are looked at for a page of which only the first tokens fit; roots of other keys
+ * that lie in the same list do not count as such. */
+enum { PARTIAL_TRIES = 256, PARTIAL_SCAN = 4096 };
 
 struct page {
     unsigned char *data;
@@ -32,8 +33,8 @@ struct page_cache {
     struct page *pages; /* [n_pages] */
     struct page *spare; /* records without memory, linked by next_sibling */
     struct page **buckets;
-    size_t n_buckets; /* power of two */
-    struct page *roots;
+    size_t n_buckets;    /* power of two */
+    struct page **roots; /* [n_buckets] lists by key: what others publish is not in one's way */
     struct page *oldest, *newest;
     size_t n_unreferenced; /* in that list */
     uint64_t seed;         /* so that nobody can aim at one bucket */
@@ -53,8 +54,9 @@ enum ferry_status page_cache_create(struct page_cache **ret_cache,
         c->n_buckets *= 2;
     c->pages = mem_array(n_pages, sizeof *c->pages);
     c->buckets = mem_array(c->n_buckets, sizeof(struct page *));
+    c->roots = mem_array(c->n_buckets, sizeof(struct page *));
     enum ferry_status st = FERRY_OK;
-    if (c->pages == NULL || c->buckets == NULL)
+    if (c->pages == NULL || c->buckets == NULL || c->roots == NULL)
         st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "pages: no memory for %zu of them", n_pages);
     if (st == FERRY_OK)
         st = kv_pool_create(&c->pool, config, dtype, n_pages, err);
@@ -80,6 +82,7 @@ void page_cache_destroy(struct page_cache *cache)
     kv_pool_destroy(cache->pool);
     mem_free(cache->pages);
     mem_free(cache->buckets);
+    mem_free(cache->roots);
     mem_free(cache);
 }
 
@@ -135,32 +138,36 @@ static uint64_t mix(uint64_t h, uint64_t value)
     return h ^ (h >> 29);
 }
 
-static uint64_t hash_of(const struct page_cache *c, const struct page *parent,
-                        const unsigned char *key, const int32_t *ids)
+static uint64_t hash_of_key(const struct page_cache *c, const unsigned char *key)
 {
     uint64_t h = c->seed, word;
 
-    if (parent != NULL) {
-        h = mix(h, parent->hash);
-    } else {
-        for (size_t i = 0; i < PAGE_KEY_BYTES; i += sizeof word) {
-            memcpy(&word, key + i, sizeof word);
-            h = mix(h, word);
-        }
+    for (size_t i = 0; i < PAGE_KEY_BYTES; i += sizeof word) {
+        memcpy(&word, key + i, sizeof word);
+        h = mix(h, word);
     }
+    return h;
+}
+
+static uint64_t hash_of(const struct page_cache *c, const struct page *parent,
+                        const unsigned char *key, const int32_t *ids)
+{
+    uint64_t h = parent != NULL ? mix(c->seed, parent->hash) : hash_of_key(c, key);
+
     for (size_t i = 0; i < KERNEL_KV_CHUNK; i++)
         h = mix(h, (uint32_t)ids[i]);
     return h;
 }
 
-static struct page **siblings_of(struct page_cache *c, struct page *parent)
+static struct page **siblings_of(struct page_cache *c, struct page *parent,
+                                 const unsigned char *key)
 {
-    return parent != NULL ? &parent->children : &c->roots;
+    return parent != NULL ? &parent->children : &c->roots[hash_of_key(c, key) & (c->n_buckets - 1)];
 }
 
 static void tree_insert(struct page_cache *c, struct page *page)
 {
-    struct page **siblings = siblings_of(c, page->parent),
+    struct page **siblings = siblings_of(c, page->parent, page->key),
                 **bucket = &c->buckets[page->hash & (c->n_buckets - 1)];
 
     page->previous_sibling = NULL;
@@ -183,7 +190,7 @@ static void tree_remove(struct page_cache *c, struct page *page)
     if (page->previous_sibling != NULL)
         page->previous_sibling->next_sibling = page->next_sibling;
     else
-        *siblings_of(c, page->parent) = page->next_sibling;
+        *siblings_of(c, page->parent, page->key) = page->next_sibling;
     if (page->next_sibling != NULL)
         page->next_sibling->previous_sibling = page->previous_sibling;
     page->published = false;
@@ -301,12 +308,15 @@ static struct page *find_partial(struct page_cache *c, struct page *parent,
                                  const unsigned char *key, const int32_t *ids, size_t n,
                                  size_t *ret_fit)
 {
-    struct page *page = *siblings_of(c, parent), *best = NULL;
+    struct page *page = *siblings_of(c, parent, key), *best = NULL;
+    size_t n_tries = 0;
 
     *ret_fit = 0;
-    for (size_t i = 0; page != NULL && i < PARTIAL_TRIES; i++, page = page->next_sibling) {
+    for (size_t i = 0; page != NULL && n_tries < PARTIAL_TRIES && i < PARTIAL_SCAN;
+         i++, page = page->next_sibling) {
         if (parent == NULL && memcmp(page->key, key, PAGE_KEY_BYTES) != 0)
             continue;
+        n_tries++;
         size_t fit = common(page->ids, ids, n);
         if (fit > *ret_fit) {
             *ret_fit = fit;

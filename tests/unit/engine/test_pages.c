@@ -158,6 +158,37 @@ static void keys_isolate(void **state)
     page_cache_destroy(c);
 }
 
+/* However much others publish, one's own prefix is found, and its beginning too. */
+static void others_are_not_in_the_way(void **state)
+{
+    enum { OTHERS = 600 };
+    struct page_cache *c = open_cache(OTHERS + 1);
+    struct page *found[1] = {0};
+    unsigned char key[PAGE_KEY_BYTES] = {9};
+    int32_t ids[CHUNK];
+
+    (void)state;
+    for (int same = 0; same < 2; same++) { /* a key for each of them, or one for all */
+        fill_ids(ids, CHUNK, 0);
+        struct page *mine = publish(c, NULL, 0, ids);
+        for (int32_t i = 0; i < OTHERS; i++) {
+            struct page *page = page_take(c);
+            assert_non_null(page);
+            fill_ids(ids, 0, i + 1);
+            if (!same)
+                memcpy(key + 1, &i, sizeof i);
+            page_put(c, page_publish(c, NULL, key, ids, page));
+        }
+        fill_ids(ids, 70, 1);
+        assert_int_equal(page_match(c, KEYS[0], ids, CHUNK, found), 70);
+        assert_ptr_equal(found[0], mine);
+        page_put(c, mine);
+        page_put(c, mine);
+        check_inside(c);
+    }
+    page_cache_destroy(c);
+}
+
 static void longest_beginning_is_found(void **state)
 {
     struct page_cache *c = open_cache(12);
@@ -711,6 +742,7 @@ int main(void)
         cmocka_unit_test(pages_are_counted),
         cmocka_unit_test(equal_pages_become_one),
         cmocka_unit_test(keys_isolate),
+        cmocka_unit_test(others_are_not_in_the_way),
         cmocka_unit_test(longest_beginning_is_found),
         cmocka_unit_test(equal_hashes_are_not_equal_pages),
         cmocka_unit_test(equal_hashes_are_not_equal_keys),
