@@ -58,6 +58,7 @@ enum {
     KEY_LOG,
     KEY_LOG_PROBES,
     KEY_WORKERS,
+    KEY_PER_PEER,
 };
 
 static const struct argp_option OPTIONS[] = {
@@ -98,6 +99,8 @@ static const struct argp_option OPTIONS[] = {
     {"expert-metrics", KEY_EXPERTS, NULL, 0, "Show the load of every expert in /metrics", 3},
     {"access-log", KEY_LOG, "F", 0, "JSON lines, one a request ('-': standard output)", 3},
     {"log-probes", KEY_LOG_PROBES, NULL, 0, "Log /health, /ready and /metrics, too", 3},
+    {"connections-per-peer", KEY_PER_PEER, "N", 0,
+     "Connections from one address (default: all 1,024; set it when no proxy is in front)", 2},
     {"workers", KEY_WORKERS, "N", 0, "Threads that parse and tokenise (default 2)", 3},
     {0},
 };
@@ -169,6 +172,9 @@ static error_t parse_network(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_LOG_PROBES:
         http->log_probes = true;
+        return 0;
+    case KEY_PER_PEER:
+        http->max_per_peer = whole(state, arg, 1, LIMIT_HTTP_CONNECTIONS);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -95,8 +95,10 @@ static void reply_error(struct answer *a, const struct openai_error *error)
     struct http_exchange *x = a->x;
 
     if (error->http == 429 || error->http == 503)
-        http_add_header(x, "Retry-After", error->http == 429 ? "1" : "5");
+        (void)http_add_header(x, "Retry-After", error->http == 429 ? "1" : "5");
     openai_write_error(&w, error);
+    server_metrics_refused(a->server->http_metrics, error);
+    server_log_failure(a->server, http_id(x), error);
     http_log_word(x, "finish", "error");
     reply_json(x, error->http, &w);
     json_writer_fini(&w);
@@ -233,6 +235,10 @@ static void end_stream(struct answer *a)
     flush(a);
     bool complete = !a->failed;
     unlock(a);
+    if (!complete) {
+        server_metrics_refused(a->server->http_metrics, &a->error);
+        server_log_failure(a->server, http_id(x), &a->error);
+    }
     http_stream_end(x, complete);
 }
 
@@ -595,9 +601,6 @@ static void complete(struct answer *a)
 
     lock(a);
     enum ferry_status st = submit(a, &err);
-    if (st != FERRY_OK && st != FERRY_ERR_CANCELLED)
-        server_metrics_rejected(a->server->http_metrics,
-                                st == FERRY_AGAIN ? REJECTED_QUEUE : REJECTED_INVALID);
     if (a->n_live > 0) {
         if (st != FERRY_OK) { /* some parts wait, others found the queue full */
             break_off(a, &err);
@@ -656,8 +659,11 @@ static enum ferry_status read_request(struct answer *a, struct openai_error *err
     enum ferry_status st = parse(a, error);
     if (st != FERRY_OK)
         return st;
-    if (a->q.ignored != NULL)
-        http_add_header(a->x, "X-Ignored-Params", a->q.ignored);
+    if (a->q.n_bad_arguments > 0)
+        http_log_number(a->x, "bad_arguments", a->q.n_bad_arguments);
+    /* Nothing is ignored without a word. */
+    if (a->q.ignored != NULL && !http_add_header(a->x, "X-Ignored-Params", a->q.ignored))
+        return openai_error_set(error, FERRY_ERR_NOMEM, "no memory for the request");
     st = encode_all(a, &err);
     bool encoded = st == FERRY_OK;
     if (encoded && completes(a))
@@ -694,8 +700,6 @@ static void run_request(struct job *job)
         lock(a);
         destroy_requests(a, 0);
         unlock(a);
-        if (st != FERRY_ERR_CANCELLED)
-            server_metrics_rejected(a->server->http_metrics, REJECTED_INVALID);
         reply_error(a, &error);
     } else if (a->kind == OPENAI_TOKENIZE) {
         reply_tokens(a);
@@ -738,7 +742,6 @@ void answer_start(struct server *server, struct http_exchange *x, enum openai_ki
     (void)openai_error_set(&error, FERRY_AGAIN,
                            "too many requests wait to be read; try again later");
     error.http = 429;
-    server_metrics_rejected(server->http_metrics, REJECTED_QUEUE);
     reply_error(a, &error);
 }
 

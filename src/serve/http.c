@@ -92,6 +92,8 @@ static void exchange_free(struct http_exchange *x)
         s->open = x->next;
     http_drop_body(x);
     (void)pthread_mutex_destroy(&x->mutex);
+    for (size_t i = 0; i < x->n_added; i++)
+        mem_free(x->added[i].value);
     mem_free(x->method);
     mem_free(x->path);
     mem_free(x->out);
@@ -160,11 +162,6 @@ void http_drop_body(struct http_exchange *x)
 const char *http_id(const struct http_exchange *x)
 {
     return x->id;
-}
-
-int http_key_index(const struct http_exchange *x)
-{
-    return x->key_index;
 }
 
 const unsigned char *http_cache_key(const struct http_exchange *x)
@@ -517,8 +514,9 @@ static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *er
         flags, 0, NULL, NULL, http_access, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
         MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, http_see_uri,
-        s, MHD_OPTION_CONNECTION_LIMIT, n, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)HTTP_POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+        s, MHD_OPTION_CONNECTION_LIMIT, n, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)o->max_per_peer, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_POOL_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT,
         o->idle_seconds > 0 ? o->idle_seconds : (unsigned)DEFAULT_IDLE_S,
         MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY,
         tls, MHD_OPTION_END);

@@ -36,6 +36,7 @@ struct http_options {
     size_t max_body_bytes;              /* 0: 32 MiB */
     size_t max_bodies_bytes;            /* of all requests together; 0: 128 MiB */
     size_t max_connections;             /* 0: 1024 */
+    size_t max_per_peer;                /* of them, from one address; 0: all */
     size_t stream_bytes;   /* of an answer that its reader has not taken: AGAIN above; 0: 64 KiB */
     unsigned idle_seconds; /* without a byte: the connection is closed; 0: 60 */
     unsigned read_seconds; /* more, that a request may take to come in; 0: 120 */
@@ -67,7 +68,7 @@ unsigned http_port(const struct http_server *server);
 /* Answers get Connection: close from now on; new connections are still taken. */
 void http_server_drain(struct http_server *server);
 
-/* Exchanges that are not over. Any thread. */
+/* Requests that have begun and are not over. Any thread. */
 size_t http_server_n_open(const struct http_server *server);
 
 /* ---- the request; the strings live as long as the exchange ---- */
@@ -79,9 +80,8 @@ const char *http_body(const struct http_exchange *x, size_t *ret_size);
  * thread, before the answer ends. */
 void http_drop_body(struct http_exchange *x);
 const char *http_id(const struct http_exchange *x);
-/* The key's place among all, -1 without keys; and what prefixes of its prompts are shared under. */
-int http_key_index(const struct http_exchange *x);
-const unsigned char *http_cache_key(const struct http_exchange *x); /* [32] */
+/* What prefixes of its prompts are shared under: [32], one of its own for every key. */
+const unsigned char *http_cache_key(const struct http_exchange *x);
 
 /* ---- taking it ---- */
 
@@ -99,8 +99,9 @@ void http_own(struct http_exchange *x, const struct http_owner *owner, void *arg
 /* For log and counters: a constant string. */
 void http_set_route(struct http_exchange *x, const char *route);
 
-/* A header of the answer, before it begins; what HTTP does not allow in it is left out. */
-void http_add_header(struct http_exchange *x, const char *name, const char *value);
+/* A header of the answer, before it begins, of up to 16 KiB; what HTTP does not allow in it is left
+ * out. False: it will not be there (no memory, or too long). */
+bool http_add_header(struct http_exchange *x, const char *name, const char *value);
 
 /* A member of the access log's line; name is a constant. */
 void http_log_number(struct http_exchange *x, const char *name, uint64_t value);

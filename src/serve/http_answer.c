@@ -16,7 +16,8 @@ enum {
     DEFAULT_STREAM_BYTES = 64 << 10,
     HARD_CAPS = 64,
     OUT_KEPT_BYTES = 16 << 10,
-    BLOCK_BYTES = 8 << 10
+    BLOCK_BYTES = 8 << 10,
+    ADDED_BYTES = 16 << 10, /* of one header: libmicrohttpd has HTTP_POOL_BYTES for all */
 };
 
 static size_t soft_cap(const struct http_exchange *x)
@@ -162,20 +163,28 @@ void http_stream_end(struct http_exchange *x, bool complete)
     unlock_and_touch(x);
 }
 
-void http_add_header(struct http_exchange *x, const char *name, const char *value)
+bool http_add_header(struct http_exchange *x, const char *name, const char *value)
 {
+    size_t size = strlen(value), n = 0;
+    char *copy = size <= ADDED_BYTES ? mem_strndup(value, size) : NULL;
+
+    if (copy == NULL)
+        return false;
+    for (; *value != 0; value++) {
+        if (*value >= ' ' && *value <= '~')
+            copy[n++] = *value;
+    }
+    copy[n] = 0;
     lock(x);
-    if (x->n_added < HTTP_ADDED_MAX && strlen(name) < sizeof x->added[0].name) {
-        size_t n = 0;
-        char *to = x->added[x->n_added].value;
-        for (; *value != 0 && n + 1 < sizeof x->added[0].value; value++) {
-            if (*value >= ' ' && *value <= '~')
-                to[n++] = *value;
-        }
-        to[n] = 0;
-        memcpy(x->added[x->n_added++].name, name, strlen(name) + 1);
+    bool fits = x->n_added < HTTP_ADDED_MAX && strlen(name) < sizeof x->added[0].name;
+    if (fits) {
+        memcpy(x->added[x->n_added].name, name, strlen(name) + 1);
+        x->added[x->n_added++].value = copy;
     }
     unlock(x);
+    if (!fits)
+        mem_free(copy);
+    return fits;
 }
 
 static void note(struct http_exchange *x, struct http_note n)

@@ -87,7 +87,7 @@ struct http_exchange {
     uint64_t wrote_ns;                        /* the owner last said something */
     uint64_t taken_ns; /* the reader last took something, or was in debt to nobody */
     struct {
-        char name[48], value[512];
+        char name[48], *value; /* its own */
     } added[HTTP_ADDED_MAX];
     size_t n_added;
     struct http_note notes[HTTP_NOTES_MAX];

@@ -29,21 +29,28 @@ static size_t max_bodies(const struct http_server *s)
 struct headers {
     size_t n, n_bytes, n_lengths, n_encodings;
     const char *length, *encoding, *host, *origin, *authorization, *api_key, *request_id;
+    const char *wanted; /* Access-Control-Request-Headers */
     size_t n_hosts, n_authorizations;
     bool two_line; /* folded, or with a byte that no header may have */
     bool bad_name;
 };
 
 /* Names of headers and methods. */
-static bool is_token(const char *text)
+static size_t token_size(const char *text)
 {
     size_t n = 0;
 
-    for (; text[n] != 0; n++) {
-        if (!isalnum((unsigned char)text[n]) && strchr("!#$%&'*+-.^_`|~", text[n]) == NULL)
-            return false;
-    }
-    return n > 0;
+    while (text[n] != 0 &&
+           (isalnum((unsigned char)text[n]) || strchr("!#$%&'*+-.^_`|~", text[n]) != NULL))
+        n++;
+    return n;
+}
+
+static bool is_token(const char *text)
+{
+    size_t n = token_size(text);
+
+    return n > 0 && text[n] == 0;
 }
 
 /* libmicrohttpd 0.9.75 joins a header that goes on in a second line: not to its value but to its
@@ -98,6 +105,8 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
         h->api_key = value;
     } else if (strcasecmp(key, "X-Request-Id") == 0) {
         h->request_id = value;
+    } else if (strcasecmp(key, "Access-Control-Request-Headers") == 0) {
+        h->wanted = value;
     }
     return MHD_YES;
 }
@@ -181,9 +190,9 @@ static enum MHD_Result refuse(struct http_exchange *x, int status, const char *c
 {
     x->refused = true;
     if (status == 503)
-        http_add_header(x, "Retry-After", "5");
+        (void)http_add_header(x, "Retry-After", "5");
     if (status == 401)
-        http_add_header(x, "WWW-Authenticate", "Bearer");
+        (void)http_add_header(x, "WWW-Authenticate", "Bearer");
     http_error(x, status, code, NULL, message);
     return http_answer(x);
 }
@@ -232,6 +241,36 @@ static const char *syntax_error(const struct http_exchange *x, const struct head
     return framing_error(h, version);
 }
 
+/* The headers that a page of an allowed origin may send: those that its browser asks for, since
+ * clients send ones of their own (OpenAI's has a dozen, X-Stainless-*), if it is a list of names.
+ * None of them has a power here that the page would not have without it. */
+static const char *allowed_headers(const char *wanted)
+{
+    static const char USUAL[] = "Authorization, Content-Type, X-Api-Key, X-Request-Id";
+    size_t n_names = 0;
+
+    for (const char *at = wanted; at != NULL && *at != 0; n_names++) {
+        at += strspn(at, " \t");
+        size_t n = token_size(at);
+        if (n == 0)
+            return USUAL;
+        at += n + strspn(at + n, " \t");
+        if (*at != 0 && *at++ != ',')
+            return USUAL;
+    }
+    return n_names > 0 ? wanted : USUAL;
+}
+
+static enum MHD_Result preflight(struct http_exchange *x, const struct headers *h)
+{
+    (void)http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    (void)http_add_header(x, "Access-Control-Allow-Headers", allowed_headers(h->wanted));
+    (void)http_add_header(x, "Access-Control-Max-Age", "600");
+    http_reply(x, 204, "text/plain", NULL, 0);
+    x->refused = true;
+    return http_answer(x);
+}
+
 static enum MHD_Result check(struct http_exchange *x, const struct headers *h, const char *version)
 {
     const struct http_server *s = x->server;
@@ -254,15 +293,8 @@ static enum MHD_Result check(struct http_exchange *x, const struct headers *h, c
                           "web pages of this origin may not ask this server; --allow-origin "
                           "permits it");
         x->origin = memcpy(x->path + strlen(x->path) + 1, h->origin, strlen(h->origin) + 1);
-        if (strcmp(x->method, "OPTIONS") == 0) { /* a browser asks before it asks */
-            http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-            http_add_header(x, "Access-Control-Allow-Headers",
-                            "Authorization, Content-Type, X-Api-Key, X-Request-Id");
-            http_add_header(x, "Access-Control-Max-Age", "600");
-            http_reply(x, 204, "text/plain", NULL, 0);
-            x->refused = true;
-            return http_answer(x);
-        }
+        if (strcmp(x->method, "OPTIONS") == 0) /* a browser asks before it asks */
+            return preflight(x, h);
     }
     if (s->options.auth != NULL && !is_public_route(x->path)) {
         x->key_index = find_key(s, h);

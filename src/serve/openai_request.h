@@ -45,7 +45,6 @@ struct openai_limits {
     const char *const *models; /* [n_models] names that `model` may have, the first one preferred */
     size_t n_models;
     size_t n_vocab;     /* ids are in [0, n_vocab): as sampler_n_valid */
-    size_t max_choices; /* of one request: n; 0: OPENAI_CHOICES_MAX, which is also the most */
     bool has_bos;       /* an empty prompt still makes a token */
     bool strict_params; /* what would be ignored is an error */
     /* Whether the chat template looks at a variable (chat_mentions); NULL: at all of them. What it

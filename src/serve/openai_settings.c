@@ -151,13 +151,9 @@ static enum ferry_status parse_length(const struct fields *f, struct openai_requ
     return FERRY_OK;
 }
 
-static enum ferry_status parse_choices(const struct fields *f, const struct openai_limits *limits,
-                                       struct openai_request *r)
+static enum ferry_status parse_choices(const struct fields *f, struct openai_request *r)
 {
-    size_t max = limits->max_choices > 0 ? min_size(limits->max_choices, OPENAI_CHOICES_MAX)
-                                         : OPENAI_CHOICES_MAX;
-
-    enum ferry_status st = field_size(f, "n", 1, max, &r->n_choices);
+    enum ferry_status st = field_size(f, "n", 1, OPENAI_CHOICES_MAX, &r->n_choices);
     size_t best_of = r->n_choices;
     if (st == FERRY_OK)
         st = field_size(f, "best_of", 1, OPENAI_ANSWERS_MAX, &best_of);
@@ -226,7 +222,7 @@ enum ferry_status openai_settings_parse(const struct fields *fields,
     if (st == FERRY_OK)
         st = parse_length(fields, request);
     if (st == FERRY_OK)
-        st = parse_choices(fields, limits, request);
+        st = parse_choices(fields, request);
     if (st == FERRY_OK)
         st = parse_logprobs(fields, request);
     if (st == FERRY_OK)

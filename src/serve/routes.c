@@ -57,7 +57,7 @@ static void work(struct server *s, struct http_exchange *x, enum openai_kind kin
     atomic_fetch_sub(&s->n_answers, 1);
     char seconds[16];
     (void)snprintf(seconds, sizeof seconds, "%d", RETRY_DRAINING_S);
-    http_add_header(x, "Retry-After", seconds);
+    (void)http_add_header(x, "Retry-After", seconds);
     server_metrics_rejected(s->http_metrics, REJECTED_DRAINING);
     http_error(x, 503, "not_ready", NULL,
                atomic_load(&s->stops) > 0 ? "the server is shutting down; ask another one"
@@ -90,7 +90,7 @@ static bool method_fits(const struct route *route, const char *method)
 
 static void wrong_method(struct http_exchange *x, bool post)
 {
-    http_add_header(x, "Allow", post ? "POST" : "GET, HEAD");
+    (void)http_add_header(x, "Allow", post ? "POST" : "GET, HEAD");
     http_error(x, 405, "method_not_allowed", NULL,
                post ? "this path takes POST" : "this path takes GET");
 }

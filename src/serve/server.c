@@ -9,6 +9,7 @@
 #include "serve/answer.h"
 #include "serve/server_metrics.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { DEFAULT_WORKERS = 2, JOBS_MAX = 1024, IDLE_MS = 50 };
@@ -16,6 +17,7 @@ enum { DEFAULT_WORKERS = 2, JOBS_MAX = 1024, IDLE_MS = 50 };
 #define NS_PER_S        1e9
 #define FAREWELL_S      0.5
 #define WORKER_LOOKS_NS UINT64_C(1000000000)
+#define FAILURES_NS     UINT64_C(1000000000)
 
 /* ---- workers ---- */
 
@@ -213,6 +215,26 @@ void server_stop(struct server *server)
     atomic_fetch_add(&server->stops, 1);
 }
 
+/* Waiting too long and a server that stops are told to the client, and no fault. */
+void server_log_failure(struct server *server, const char *id, const struct openai_error *error)
+{
+    const char *code = error->code != NULL ? error->code : "";
+    uint64_t now = clock_now_ns(), next = atomic_load(&server->log_next_ns);
+
+    if (error->http < 500 || strcmp(code, "cancelled") == 0 || strcmp(code, "queue_timeout") == 0)
+        return;
+    if (now < next ||
+        !atomic_compare_exchange_strong(&server->log_next_ns, &next, now + FAILURES_NS)) {
+        atomic_fetch_add(&server->n_unlogged, 1);
+        return;
+    }
+    size_t n = atomic_exchange(&server->n_unlogged, 0);
+    char more[64] = "";
+    if (n > 0)
+        (void)snprintf(more, sizeof more, " (%zu more since the last line)", n);
+    LOG_ERROR("request %s failed with %s: %s%s", id, code, error->message, more);
+}
+
 /* ---- the engine's thread ---- */
 
 static bool is_idle(const struct server *s)
@@ -254,14 +276,17 @@ enum ferry_status server_run(struct server *server, struct ferry_error *err)
     struct server *s = server;
     enum ferry_status st = FERRY_OK;
     uint64_t drain_ns = 0, broken_ns = 0;
+    struct ferry_error own; /* it is logged */
     bool idle;
 
+    err = err != NULL ? err : &own;
     atomic_store(&s->running, true);
     while (!is_over(s, &drain_ns, &broken_ns)) {
         st = scheduler_step(s->scheduler, &idle, err);
         if (st != FERRY_OK) {
             /* Whatever waits has been failed; new requests are refused until the end. */
-            atomic_store(&s->failed, true);
+            if (!atomic_exchange(&s->failed, true))
+                LOG_ERROR("the engine is lost: %s", err->msg);
             if (atomic_load(&s->stops) == 0)
                 server_stop(s);
         }

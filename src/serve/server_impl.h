@@ -4,6 +4,7 @@
 
 #include "engine/metrics.h"
 #include "engine/scheduler.h"
+#include "serve/openai_error.h"
 #include "serve/server.h"
 
 #include <pthread.h>
@@ -56,16 +57,22 @@ struct server {
     pthread_t workers[SERVER_WORKERS_MAX];
     size_t n_workers;
 
-    struct answer *answers;  /* all that are not closed; guarded by mutex */
-    atomic_int stops;        /* server_stop was called so often */
-    atomic_bool running;     /* server_run is in its loop */
-    atomic_bool failed;      /* the engine is lost */
-    atomic_size_t n_answers; /* that are not closed */
+    struct answer *answers;       /* all that are not closed; guarded by mutex */
+    atomic_int stops;             /* server_stop was called so often */
+    atomic_bool running;          /* server_run is in its loop */
+    atomic_bool failed;           /* the engine is lost */
+    atomic_size_t n_answers;      /* that are not closed */
+    _Atomic uint64_t log_next_ns; /* no failure is logged before */
+    atomic_size_t n_unlogged;     /* since the last one that was */
 };
 
 /* Any thread. A new request is refused (false) when too many wait for a worker; the rest of an
  * answer never is. */
 bool server_add_job(struct server *server, struct job *job, enum job_kind kind);
+
+/* Any thread. A line for the operator when the error is the server's fault: one a second at most,
+ * so that a model that always fails fills no disk. */
+void server_log_failure(struct server *server, const char *id, const struct openai_error *error);
 
 /* routes.c: the handler of all requests. I/O thread. */
 void server_route(void *arg, struct http_exchange *x);

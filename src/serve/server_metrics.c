@@ -17,10 +17,14 @@ static const char *const ROUTES[] = {"chat",       "completions", "tokenize",
                                      "detokenize", "models",      "other"};
 enum { N_ROUTES = sizeof ROUTES / sizeof ROUTES[0], N_CLASSES = 6 };
 static const char *const CLASSES[N_CLASSES] = {"none", "1xx", "2xx", "3xx", "4xx", "5xx"};
-static const char *const REJECTIONS[REJECTED_COUNT] = {"invalid", "queue_full", "draining"};
+static const char *const REJECTIONS[REJECTED_COUNT] = {"invalid", "queue_full", "queue_timeout",
+                                                       "out_of_memory", "draining"};
+/* From a refusal at once to an answer of half an hour. */
+static const double SECONDS[] = {.005, .01, .025, .05, .1,  .25, .5,  1,   2.5,
+                                 5,    10,  30,   60,  120, 300, 600, 1800};
 
 struct server_metrics {
-    struct metric *requests[N_ROUTES][N_CLASSES];
+    struct metric *requests[N_ROUTES][N_CLASSES], *seconds[N_ROUTES];
     struct metric *rejected[REJECTED_COUNT];
     struct metric *client_left, *paused;
 };
@@ -49,11 +53,24 @@ static enum ferry_status add_all(struct server_metrics *m, struct metric_registr
                      &m->requests[r][c], err);
         }
     }
+    for (size_t r = 0; r < N_ROUTES && st == FERRY_OK; r++) {
+        struct metric_label label = {"route", ROUTES[r]};
+        st = add(registry,
+                 (struct metric_spec){.type = METRIC_TYPE_HISTOGRAM,
+                                      .name = "ferry_http_request_seconds",
+                                      .help = "From the headers of an HTTP request to the last "
+                                              "byte of its answer.",
+                                      .labels = &label,
+                                      .n_labels = 1,
+                                      .bounds = SECONDS,
+                                      .n_bounds = sizeof SECONDS / sizeof SECONDS[0]},
+                 &m->seconds[r], err);
+    }
     for (size_t i = 0; i < REJECTED_COUNT && st == FERRY_OK; i++) {
         struct metric_label label = {"reason", REJECTIONS[i]};
         st = add(registry,
                  (struct metric_spec){.name = "ferry_requests_rejected_total",
-                                      .help = "Completions that were refused, by reason.",
+                                      .help = "Requests that were refused, by reason.",
                                       .labels = &label,
                                       .n_labels = 1},
                  &m->rejected[i], err);
@@ -98,7 +115,6 @@ void server_metrics_count(void *arg, const char *route, int status, double secon
     const struct server *s = arg;
     size_t r = N_ROUTES - 1, c = status >= 100 && status < 600 ? (size_t)status / 100 : 0;
 
-    (void)seconds;
     if (strcmp(route, "health") == 0 || strcmp(route, "ready") == 0 ||
         strcmp(route, "metrics") == 0)
         return;
@@ -107,11 +123,26 @@ void server_metrics_count(void *arg, const char *route, int status, double secon
             r = i;
     }
     metric_add(s->http_metrics->requests[r][c], 1);
+    metric_observe(s->http_metrics->seconds[r], seconds);
 }
 
 void server_metrics_rejected(struct server_metrics *metrics, enum rejection why)
 {
     metric_add(metrics->rejected[why], 1);
+}
+
+void server_metrics_refused(struct server_metrics *metrics, const struct openai_error *error)
+{
+    const char *code = error->code != NULL ? error->code : "";
+
+    if (error->http == 429)
+        metric_add(metrics->rejected[REJECTED_QUEUE], 1);
+    else if (error->http < 500)
+        metric_add(metrics->rejected[REJECTED_INVALID], 1);
+    else if (strcmp(code, REJECTIONS[REJECTED_TIMEOUT]) == 0)
+        metric_add(metrics->rejected[REJECTED_TIMEOUT], 1);
+    else if (strcmp(code, REJECTIONS[REJECTED_MEMORY]) == 0)
+        metric_add(metrics->rejected[REJECTED_MEMORY], 1);
 }
 
 void server_metrics_client_left(struct server_metrics *metrics)
@@ -148,6 +179,9 @@ static void show_model(struct exposition *e, const struct server *s)
     exposition_count(e, "ferry_model_info", info, sizeof info / sizeof info[0], 1);
     exposition_family(e, "ferry_build_info", METRIC_TYPE_GAUGE, "The program.");
     exposition_count(e, "ferry_build_info", &version, 1, 1);
+    exposition_family(e, "ferry_http_requests_open", METRIC_TYPE_GAUGE,
+                      "HTTP requests that have begun and are not over.");
+    exposition_count(e, "ferry_http_requests_open", NULL, 0, http_server_n_open(s->http));
     exposition_family(e, "ferry_kv_pages", METRIC_TYPE_GAUGE, "KV pages, of 128 tokens each.");
     exposition_count(e, "ferry_kv_pages", NULL, 0, engine_n_pages(s->engine));
     experts_expose(e, c->n_layers, c->router.n_experts, read_counts, model);

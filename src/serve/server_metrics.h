@@ -6,16 +6,19 @@
 
 #include "ferry/status.h"
 #include "serve/http.h"
+#include "serve/openai_error.h"
 
 #include <stdint.h>
 
 struct server;
 struct server_metrics;
 
-/* Why a request was not taken. */
+/* Why a request was not taken, or had to wait in vain. */
 enum rejection {
     REJECTED_INVALID,  /* the request itself */
     REJECTED_QUEUE,    /* too many wait */
+    REJECTED_TIMEOUT,  /* it waited for too long */
+    REJECTED_MEMORY,   /* there is none for it */
     REJECTED_DRAINING, /* or not started yet */
     REJECTED_COUNT,
 };
@@ -30,6 +33,8 @@ void server_metrics_count(void *arg, const char *route, int status, double secon
 
 /* Any thread. */
 void server_metrics_rejected(struct server_metrics *metrics, enum rejection why);
+/* The same by the error that a request is answered with; nothing when that is no rejection. */
+void server_metrics_refused(struct server_metrics *metrics, const struct openai_error *error);
 void server_metrics_client_left(struct server_metrics *metrics);
 void server_metrics_paused(struct server_metrics *metrics, uint64_t ns);
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "serve/http_impl.h"
+#include "serve/openai_request.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -155,6 +156,36 @@ static void details(void **state)
     assert_int_equal(demo_ask(&demo, "POST", TEXT, longer, &whole), 400);
     assert_non_null(strstr(whole.body, "context_length_exceeded"));
     free(longer);
+    demo_end(&demo);
+}
+
+/* Every name that was promised is in the header, however long they all are. */
+static void ignored_names_are_told(void **state)
+{
+    struct server_options options = demo_options();
+    struct demo demo;
+    char body[8000], name[100];
+    size_t n;
+
+    (void)state;
+    demo_start(&demo, &options);
+    demo_run(&demo);
+    for (size_t count = 30; count <= 40; count += 5) {
+        n = (size_t)snprintf(body, sizeof body, "{\"prompt\":\"a\",\"max_tokens\":1");
+        for (size_t i = 0; i < count; i++)
+            n += (size_t)snprintf(body + n, sizeof body - n, ",\"f%02zu%077d\":1", i, 0);
+        (void)snprintf(body + n, sizeof body - n, "}");
+        assert_int_equal(demo_ask(&demo, "POST", TEXT, body, &whole), 200);
+        const char *header = strstr(whole.all, "X-Ignored-Params: ");
+        assert_non_null(header);
+        for (size_t i = 0; i < count && i < OPENAI_IGNORED_MAX; i++) {
+            (void)snprintf(name, sizeof name, "%sf%02zu%061d%s", i > 0 ? ", " : ": ", i, 0,
+                           i + 1 < count ? "," : "\r");
+            if (strstr(header, name) == NULL)
+                fail_msg("no '%s' in '%s'", name, header);
+        }
+        assert_true((strstr(header, ", ...\r\n") != NULL) == (count > OPENAI_IGNORED_MAX));
+    }
     demo_end(&demo);
 }
 
@@ -331,6 +362,8 @@ static void queue_timeout(void **state)
     demo_by_hand(&demo);
     int fd = demo_send(&demo, "POST", TEXT, "", SHORT "}");
     demo_wait_waiting(&demo, 1);
+    int other = demo_send(&demo, "POST", TEXT, "", SHORT ",\"stream\":true}");
+    demo_wait_waiting(&demo, 2);
     for (int i = 0; i < 100; i++)
         demo_nap();
     demo_finish(&demo);
@@ -338,6 +371,10 @@ static void queue_timeout(void **state)
     assert_int_equal(whole.status, 503);
     assert_non_null(strstr(whole.body, "queue_timeout"));
     assert_non_null(strstr(whole.all, "Retry-After: "));
+    demo_read(other, &stream);
+    assert_non_null(strstr(stream.body, "queue_timeout"));
+    assert_true(demo_metric(&demo, "ferry_requests_rejected_total{reason=\"queue_timeout\"}") == 2);
+    assert_true(demo_metric(&demo, INVALID) == 0);
     demo_end(&demo);
 }
 
@@ -562,6 +599,60 @@ static void slow_reader(void **state)
 
 /* ---- an engine that fails ---- */
 
+/* What is written to stderr from here to said. */
+static int listen_to_stderr(FILE **ret_file)
+{
+    int before = dup(STDERR_FILENO);
+
+    *ret_file = tmpfile();
+    assert_non_null(*ret_file);
+    assert_true(before >= 0);
+    assert_true(dup2(fileno(*ret_file), STDERR_FILENO) >= 0);
+    return before;
+}
+
+static void said(int before, FILE *file, char *text, size_t size)
+{
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    (void)close(before);
+    rewind(file);
+    text[fread(text, 1, size - 1, file)] = 0;
+    (void)fclose(file);
+}
+
+/* Failures of the server are lines of its log, one a second; mistakes of clients are not. */
+static void failures_are_logged(void **state)
+{
+    struct demo demo;
+    FILE *file;
+    char text[8192], body[200];
+
+    (void)state;
+    demo_start_poisoned(&demo, 150);
+    demo_run(&demo);
+    for (int streamed = 0; streamed < 2; streamed++) {
+        (void)snprintf(body, sizeof body, "{\"prompt\":[65,150],\"max_tokens\":4%s}",
+                       streamed ? ",\"stream\":true" : "");
+        atomic_store(&demo.server->log_next_ns, 0);
+        int before = listen_to_stderr(&file);
+        demo_read(demo_send(&demo, "POST", TEXT, "X-Request-Id: first.1\r\n", body), &whole);
+        atomic_store(&demo.server->log_next_ns, UINT64_MAX); /* a second that does not end */
+        for (int i = 0; i < 5; i++)
+            (void)demo_ask(&demo, "POST", TEXT, body, &whole);
+        assert_int_equal(demo_ask(&demo, "POST", TEXT, "{\"prompt\":\"secret\",\"n\":0}", &whole),
+                         400);
+        demo_wait_idle(&demo);
+        atomic_store(&demo.server->log_next_ns, 0);
+        (void)demo_ask(&demo, "POST", TEXT, body, &whole);
+        said(before, file, text, sizeof text);
+        assert_int_equal(count_of(text, "ferry: error: request "), 2);
+        assert_non_null(strstr(text, "request first.1 failed with nonfinite_logits: "));
+        assert_non_null(strstr(text, "(5 more since the last line)"));
+        assert_null(strstr(text, "secret"));
+    }
+    demo_end(&demo);
+}
+
 static void poisoned(void **state)
 {
     struct demo demo;
@@ -675,6 +766,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_equal_whole_answers),
         cmocka_unit_test(details),
+        cmocka_unit_test(ignored_names_are_told),
         cmocka_unit_test(echo),
         cmocka_unit_test(long_echoes),
         cmocka_unit_test(full_queue),
@@ -684,6 +776,7 @@ int main(void)
         cmocka_unit_test(clients_leave),
         cmocka_unit_test(clients_leave_at_once),
         cmocka_unit_test(slow_reader),
+        cmocka_unit_test(failures_are_logged),
         cmocka_unit_test(poisoned),
         cmocka_unit_test(out_of_memory),
     };

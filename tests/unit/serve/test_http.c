@@ -208,6 +208,33 @@ static void slow_readers(void **state)
     web_stop(&web);
 }
 
+/* One address has so many connections and no more, and gets its place back. */
+static void peers_have_a_share(void **state)
+{
+    struct web web = {0};
+    struct http_options options = web_options();
+    int fds[4];
+
+    (void)state;
+    options.max_per_peer = 3;
+    web_start(&web, options);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < 4; i++) {
+            fds[i] = web_connect(&web);
+            if (i < 3) {
+                web_say(fds[i], POST("/echo") "Content-Length: 3\r\n\r\none");
+                assert_true(web_hear(fds[i], text, sizeof text, "one"));
+            }
+        }
+        assert_true(recv(fds[3], text, sizeof text, 0) <= 0);
+        for (size_t i = 0; i < 4; i++)
+            (void)close(fds[i]);
+        struct timespec t = {0, 300000000};
+        (void)nanosleep(&t, NULL);
+    }
+    web_stop(&web);
+}
+
 static void *one_client(void *arg)
 {
     const struct web *web = arg;
@@ -326,15 +353,11 @@ static void addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers),
-        cmocka_unit_test(connections_are_kept),
-        cmocka_unit_test(streams),
-        cmocka_unit_test(headers_and_comments_come_in_time),
-        cmocka_unit_test(clients_leave),
-        cmocka_unit_test(clients_are_missed_at_once),
-        cmocka_unit_test(slow_readers),
-        cmocka_unit_test(many_clients),
-        cmocka_unit_test(stopping_while_busy),
+        cmocka_unit_test(answers),       cmocka_unit_test(connections_are_kept),
+        cmocka_unit_test(streams),       cmocka_unit_test(headers_and_comments_come_in_time),
+        cmocka_unit_test(clients_leave), cmocka_unit_test(clients_are_missed_at_once),
+        cmocka_unit_test(slow_readers),  cmocka_unit_test(peers_have_a_share),
+        cmocka_unit_test(many_clients),  cmocka_unit_test(stopping_while_busy),
         cmocka_unit_test(addresses),
     };
     (void)signal(SIGPIPE, SIG_IGN); /* as the command does */

@@ -336,8 +336,28 @@ static void names(void **state)
 static void origins(void **state)
 {
     static const char *const ONE[] = {"https://good.example", NULL}, *const ALL[] = {"*", NULL};
-    const char *preflight = "OPTIONS /echo HTTP/1.1\r\n" HOST "Origin: https://good.example\r\n"
-                            "Access-Control-Request-Method: POST\r\n" LAST;
+#define PREFLIGHT                                                        \
+    "OPTIONS /echo HTTP/1.1\r\n" HOST "Origin: https://good.example\r\n" \
+    "Access-Control-Request-Method: POST\r\n"
+    static const struct {
+        const char *wanted;
+        bool usual;
+    } WANTED[] = {
+        {"authorization,content-type,user-agent,x-stainless-arch,x-stainless-lang,x-stainless-os,"
+         "x-stainless-package-version,x-stainless-retry-count,x-stainless-runtime,"
+         "x-stainless-runtime-version,x-stainless-timeout",
+         false},
+        {"authorization", false},
+        {"a , b,  c", false},
+        {"", true},
+        {",a", true},
+        {"a,,b", true},
+        {"a b", true},
+        {"a; b", true},
+        {"a, \"b\"", true},
+        {"<script>", true},
+    };
+    const char *preflight = PREFLIGHT LAST;
     struct http_options options = web_options();
     struct web web = {0};
 
@@ -362,6 +382,18 @@ static void origins(void **state)
     int handled = web.n_handled;
     assert_int_equal(web_ask(&web, preflight, text, sizeof text), 204);
     assert_non_null(strstr(text, "Access-Control-Allow-Headers: Authorization"));
+    /* What OpenAI's client sends from a browser; and no line of a client's making. */
+    for (size_t i = 0; i < COUNT_OF(WANTED); i++) {
+        char ask[700];
+        (void)snprintf(ask, sizeof ask, PREFLIGHT "Access-Control-Request-Headers: %s\r\n" LAST,
+                       WANTED[i].wanted);
+        assert_int_equal(web_ask(&web, ask, text, sizeof text), 204);
+        (void)snprintf(ask, sizeof ask, "\r\nAccess-Control-Allow-Headers: %s\r\n",
+                       WANTED[i].usual ? "Authorization, Content-Type, X-Api-Key, X-Request-Id"
+                                       : WANTED[i].wanted);
+        if (strstr(text, ask) == NULL)
+            fail_msg("'%s': %s", WANTED[i].wanted, text);
+    }
     assert_int_equal(web.n_handled, handled);
     web_stop(&web);
     options.allowed_origins = ALL;

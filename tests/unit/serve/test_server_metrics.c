@@ -89,6 +89,7 @@ static void counts(void **state)
     ask(&demo, "POST", "/v1/completions", "{", 400);
     ask(&demo, "POST", "/v1/chat/completions", "{\"messages\":[]}", 400);
     ask(&demo, "POST", "/tokenize", "{\"prompt\":\"a\"}", 200);
+    ask(&demo, "POST", "/tokenize", "{\"prompt\":1}", 400);
     ask(&demo, "GET", "/v1/models", NULL, 200);
     ask(&demo, "GET", "/nowhere", NULL, 404);
     ask(&demo, "GET", "/health", NULL, 200);
@@ -105,8 +106,15 @@ static void counts(void **state)
         {"ferry_http_requests_total{route=\"models\",code=\"2xx\"}", 1},
         {"ferry_http_requests_total{route=\"other\",code=\"4xx\"}", 1},
         {"ferry_http_requests_total{route=\"other\",code=\"2xx\"}", 0}, /* no probe is in it */
-        {"ferry_requests_rejected_total{reason=\"invalid\"}", 2},
+        {"ferry_http_request_seconds_count{route=\"completions\"}", 3},
+        {"ferry_http_request_seconds_count{route=\"tokenize\"}", 2},
+        {"ferry_http_request_seconds_count{route=\"other\"}", 1},
+        {"ferry_http_request_seconds_bucket{route=\"completions\",le=\"+Inf\"}", 3},
+        {"ferry_http_requests_open", 1}, /* the one that asks */
+        {"ferry_requests_rejected_total{reason=\"invalid\"}", 3},
         {"ferry_requests_rejected_total{reason=\"queue_full\"}", 0},
+        {"ferry_requests_rejected_total{reason=\"queue_timeout\"}", 0},
+        {"ferry_requests_rejected_total{reason=\"out_of_memory\"}", 0},
         {"ferry_requests_rejected_total{reason=\"draining\"}", 0},
         {"ferry_clients_left_total", 0},
         {"ferry_client_backpressure_seconds_total", 0},

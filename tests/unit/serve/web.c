@@ -1,6 +1,8 @@
 /* See web.h. */
 #include "web.h"
 
+#include "serve/http_impl.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -149,8 +151,8 @@ static bool answer_here(const struct web *web, struct http_exchange *x)
     } else if (strcmp(path, "/noted") == 0) {
         http_log_number(x, "tokens", 7);
         http_log_word(x, "finish", "stop");
-        http_add_header(x, "X-Odd", "a\r\nX-Injected: b\n\x7f");
-        (void)snprintf(index, sizeof index, "%d", http_key_index(x));
+        (void)http_add_header(x, "X-Odd", "a\r\nX-Injected: b\n\x7f");
+        (void)snprintf(index, sizeof index, "%d", x->key_index);
         http_reply(x, 200, "text/plain", index, strlen(index));
     } else if (strcmp(path, "/odd") == 0) {
         for (size_t i = 0; i < sizeof odd; i++)
