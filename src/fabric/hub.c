@@ -71,6 +71,7 @@ void hub_push(struct transport_conn *to, struct sim_wire *wire, struct hub_item 
         to->first = item;
     to->last = item;
     to->queued_bytes += item->n_bytes + sizeof *item;
+    to->known_bytes += item->n_bytes + sizeof *item;
     if (hub->sim == NULL && !to->cut)
         lane_bell_ring(&to->owner->poll_bell);
 }

@@ -79,6 +79,8 @@ struct transport_conn {
     char reason[TRANSPORT_ADDRESS_MAX + 80];
     struct hub_item *first, *last; /* on the way to this end */
     size_t queued_bytes;
+    size_t known_bytes; /* the same as the other end knows it: sim: when the clock last went on,
+                           and what was sent since */
     struct sim_wire control_wire, data_wire; /* from this end */
     struct transport_lanes sizes;
     struct hub_ring *rings[LANE_N_CHANNELS][LANE_N_SIDES];

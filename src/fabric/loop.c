@@ -183,7 +183,7 @@ enum ferry_status loop_send(struct transport_conn *conn, const void *data, size_
     } else if (peer == NULL) {
         mem_free(item); /* lost, but word of it has not arrived: goes nowhere */
         item = NULL;
-    } else if (peer->queued_bytes + n_bytes > HUB_QUEUE_BYTES) {
+    } else if (peer->known_bytes + n_bytes > HUB_QUEUE_BYTES) {
         st = FERRY_AGAIN;
     } else {
         hub_push(peer, &conn->control_wire, item);
@@ -249,6 +249,8 @@ static void run_event(struct transport_conn *conn)
     if (conn->first == NULL)
         conn->last = NULL;
     conn->queued_bytes -= item->n_bytes + sizeof *item;
+    if (hub->sim == NULL)
+        conn->known_bytes = conn->queued_bytes;
     switch (item->kind) {
     case HUB_ACCEPTED:
         conn->known = true;

@@ -200,6 +200,7 @@ static void go_on(struct fabric_hub *hub, uint64_t next_ns)
             const struct hub_item *item = next_item(conn, before_ns);
             if (item != NULL && item->due <= next_ns)
                 lane_bell_ring(&rank->poll_bell);
+            conn->known_bytes = conn->queued_bytes;
             for (int channel = 0; channel < LANE_N_CHANNELS; channel++) {
                 if (conn->rings[channel][LANE_RECEIVE] != NULL)
                     hub_ring_land(conn->rings[channel][LANE_RECEIVE]);

@@ -69,14 +69,14 @@ void world_leave(const struct world *world);
 enum { WAIT_DEADLINE_MS = 10000 };
 
 /* Polls until the condition holds; fails the case at the deadline. */
-#define WAIT_FOR(world, condition)                                                              \
-    do {                                                                                        \
+#define WAIT_FOR(world, condition)                                                                \
+    do {                                                                                          \
         uint64_t wait_end = world_now(world) + 1000000ull * WAIT_DEADLINE_MS * (world)->patience; \
-        while (!(condition)) {                                                                  \
-            if (world_now(world) > wait_end)                                                    \
-                fail_msg("not within %d ms: %s", WAIT_DEADLINE_MS, #condition);                 \
-            world_turn(world);                                                                  \
-        }                                                                                       \
+        while (!(condition)) {                                                                    \
+            if (world_now(world) > wait_end)                                                      \
+                fail_msg("not within %d ms: %s", WAIT_DEADLINE_MS, #condition);                   \
+            world_turn(world);                                                                    \
+        }                                                                                         \
     } while (0)
 
 struct record *end_connect(struct end *end, const char *address);
