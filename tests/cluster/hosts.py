@@ -219,6 +219,16 @@ class Hosts:
         received, sent = self.script("bytes", host).split()
         return int(received), int(sent)
 
+    def link_cpu_s(self):
+        """Processor seconds that the emulated link has used by itself (0 for tbf: the kernel's)."""
+        pids = subprocess.run(["ip", "netns", "pids", f"fh.{self.run_id}.switch"], check=False,
+                              capture_output=True, text=True, timeout=SETUP_TIMEOUT_S).stdout
+        total = 0
+        for pid in pids.split():
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+                total += sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
+        return total / os.sysconf("SC_CLK_TCK")
+
     def cut(self, a, b):
         """From now on nothing passes between two hosts; nobody is told."""
         self.script("cut", a, b)

@@ -84,8 +84,8 @@ namespaces() { # namespaces RUN: those that exist
 }
 
 remove() { # remove RUN: whatever is left of it, in whatever state
-    local run=$1 ns pids try
-    for try in $(seq 100); do
+    local run=$1 ns pids
+    for _ in $(seq 100); do
         pids=
         for ns in $(namespaces "$run"); do
             pids+=" $(ip netns pids "$ns" 2>/dev/null | tr '\n' ' ')"
@@ -178,15 +178,14 @@ make_host() { # make_host INDEX N: everything of a host but its link
     # shellcheck disable=SC2016
     setsid ip netns exec "$ns" unshare -u -i -m --propagation private sh -c '
         hostname "$1" && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && mount --bind "$2" /etc/hosts &&
-        echo $$ >"$3.part" && mv "$3.part" "$3" && exec sleep infinity' \
+        echo $$ $(readlink /proc/self/ns/net) >"$3.part" && mv "$3.part" "$3" && exec sleep infinity' \
         ferry-host "host$name" "$STATE/$RUN/hosts" "$STATE/$RUN/pid.$name" \
         </dev/null >/dev/null 2>"$STATE/$RUN/log.$name" 9>&- &
     disown
 }
 
 wait_file() { # wait_file FILE LOG: at most 10 s
-    local try
-    for try in $(seq 200); do
+    for _ in $(seq 200); do
         [ ! -s "$1" ] || return 0
         sleep 0.05
     done
@@ -242,7 +241,7 @@ healthy() { # is every host of the run alive?
     n=$(host_count) || return 1
     for ((i = 0; i < n; i++)); do
         ip netns pids "$(netns "${NAMES[i]}")" 2>/dev/null |
-            grep -qx "$(cat "$STATE/$RUN/pid.${NAMES[i]}" 2>/dev/null)" || return 1
+            grep -qx "$(cut -d' ' -f1 "$STATE/$RUN/pid.${NAMES[i]}" 2>/dev/null)" || return 1
     done
     [ ! -f "$STATE/$RUN/linkemu" ] || [ -n "$(ip netns pids "$(netns switch)" 2>/dev/null)" ]
 }
@@ -284,12 +283,12 @@ up() {
 }
 
 inside() { # inside HOST COMMAND...: becomes the command
-    local i pid ns
+    local pid ns
     [ $# -ge 2 ] || usage "exec wants a host and a command"
-    i=$(known "$1") || exit 1
-    ns=$(netns "$1")
-    pid=$(cat "$STATE/$RUN/pid.$1" 2>/dev/null)
-    [ "$(readlink "/proc/$pid/ns/net" 2>/dev/null)" = "net:[$(stat -Lc %i "/run/netns/$ns" 2>/dev/null)]" ] ||
+    known "$1" >/dev/null || exit 1
+    # Not by /run/netns: a host that calls us does not see the hosts that were made after it.
+    read -r pid ns 2>/dev/null <"$STATE/$RUN/pid.$1"
+    [ -n "${ns:-}" ] && [ "$(readlink "/proc/$pid/ns/net" 2>/dev/null)" = "$ns" ] ||
         fail "host $1 of run '$RUN' is gone; take the run down and up again"
     shift
     exec nsenter -t "$pid" -n -u -i -m -W "$PWD" -- "$@"

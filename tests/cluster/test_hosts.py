@@ -257,6 +257,10 @@ class Apart(unittest.TestCase):
             seen = {self.out(h, "readlink", f"/proc/self/ns/{kind}") for h in "AB"}
             self.assertEqual(len(seen | {os.readlink(f"/proc/self/ns/{kind}")}), 3, kind)
 
+    def test_from_host_to_host(self):
+        self.assertEqual(self.out("A", hosts.SCRIPT, "exec", "B", "hostname"), "hostB")
+        self.assertEqual(self.out("B", hosts.SCRIPT, "exec", "A", "hostname"), "hostA")
+
     def test_interfaces(self):
         self.assertEqual(sorted(self.out("A", "ls", "/sys/class/net").split()), ["eth0", "lo"])
 
@@ -347,7 +351,8 @@ class Ends(unittest.TestCase):
             sleeper = net.start("A", ["sleep", "1000"])
             net.script("up", "2", "tbf", "1000")
             self.assertTrue(sleeper.running(), "up of what is up must change nothing")
-            os.kill(int(net.call("A", ["cat", f"/run/ferry-hosts/{net.run_id}/pid.B"]).stdout), 9)
+            os.kill(int(net.call("A", ["cat", f"/run/ferry-hosts/{net.run_id}/pid.B"]).stdout.split()[0]),
+                    signal.SIGKILL)
             net.script("up", "2", "tbf", "1000") # half of it was dead: all is new
             self.assertIsNotNone(sleeper.wait(10))
             self.assertEqual(net.call("B", ["hostname"]).stdout.strip(), "hostB")
