@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "engine/pace.h"
 #include "engine/request.h"
 
 #include <pthread.h>
@@ -19,10 +20,13 @@
 enum {
     DEFAULT_WAITING = 256,
     DEFAULT_WAITING_TOKENS = 1 << 20,
-    STEP_MS = 500,
+    /* A step with noise and the text on its way stay below a second. 500 gave a slow model's
+     * prompts what its answers left of it: simulated with the costs of OLMoE Q8_0 on two threads
+     * (docs/performance.md), 16 prompts of 128 tokens at once, the last first token came after 50 s
+     * and now after 40, all tokens 6 % faster, for pieces 0.78 s apart in place of 0.56 (p99) while
+     * prompts are read. 1,000 would have given 36 s and 1.1 s. */
+    STEP_MS = 750,
     PREFILL_MS = 2000,
-    FIRST_CHUNK = 128, /* prompt tokens of a step before anything was measured */
-    CHUNK_MIN = 16,    /* however slow: below that a prompt reads all weights for next to nothing */
 };
 
 struct scheduler {
@@ -39,8 +43,7 @@ struct scheduler {
     size_t n_running;
     struct engine_feed *feeds; /* [n_slots] */
     struct choice **fed;       /* [n_slots] whose feed it is */
-    double decode_ns;          /* of a step without prompts, smoothed; 0: not measured */
-    double prompt_token_ns;    /* that one prompt token adds to a step, smoothed */
+    struct pace pace;
 
     /* Guards inbox and inbox_last; the condition tells `woken`. Taken with nothing else. */
     pthread_mutex_t mutex;
@@ -73,10 +76,10 @@ enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engi
         s->options.max_waiting = DEFAULT_WAITING;
     if (s->options.max_waiting_tokens == 0)
         s->options.max_waiting_tokens = DEFAULT_WAITING_TOKENS;
-    if (s->options.step_target_ns == 0)
-        s->options.step_target_ns = STEP_MS * UINT64_C(1000000);
-    if (s->options.prefill_target_ns == 0)
-        s->options.prefill_target_ns = PREFILL_MS * UINT64_C(1000000);
+    s->pace.step_target_ns =
+        options->step_target_ns > 0 ? options->step_target_ns : STEP_MS * UINT64_C(1000000);
+    s->pace.prefill_target_ns = options->prefill_target_ns > 0 ? options->prefill_target_ns
+                                                               : PREFILL_MS * UINT64_C(1000000);
     if (options->metrics != NULL)
         s->metrics = *options->metrics;
     s->n_slots = min_size(engine_n_sequences(engine), model_options(model)->step_tokens);
@@ -585,28 +588,13 @@ static size_t plan_decode(struct scheduler *s)
     return n;
 }
 
-/* Prompt tokens that a step with n_decode answers may carry. */
-static size_t prompt_budget(const struct scheduler *s, size_t n_decode)
-{
-    size_t most = model_options(engine_model(s->engine))->step_tokens - n_decode;
-    double left = (double)s->options.prefill_target_ns;
-    if (n_decode > 0) { /* a model that is slow anyway is slowed down to a half at most */
-        left = (double)s->options.step_target_ns - s->decode_ns;
-        left = left > s->decode_ns ? left : s->decode_ns;
-    }
-    double n = s->prompt_token_ns > 0 ? left / s->prompt_token_ns : FIRST_CHUNK;
-
-    if (n >= (double)most)
-        return most;
-    return min_size(n > CHUNK_MIN ? (size_t)n : CHUNK_MIN, most);
-}
-
 /* Prompts in order of admission. The oldest gets at least half, so that it ends; the others share
  * the rest, so that a short one does not wait for a long one's end. Takes only pages that are free:
  * nobody loses his for a prompt. */
 static size_t plan_prefill(struct scheduler *s, size_t n_feeds, size_t *ret_n_tokens)
 {
-    size_t budget = prompt_budget(s, n_feeds), n_prompts = 0;
+    size_t most = model_options(engine_model(s->engine))->step_tokens - n_feeds,
+           budget = pace_prompt_tokens(&s->pace, n_feeds, most), n_prompts = 0;
     struct ferry_error err;
     bool oldest = true;
 
@@ -705,8 +693,14 @@ static enum ferry_status step(struct scheduler *s, size_t n_feeds, struct ferry_
     const struct model_counters *counters = model_counters(engine_model(s->engine));
     uint64_t reads = ledger->weight_reads, layers = ledger->layers;
     uint64_t overflows = counters->kv_overflows, retried = counters->steps_retried;
+    uint64_t start_ns = clock_now_ns();
     enum ferry_status st = engine_step(s->engine, s->feeds, n_feeds, draw, s, err);
+    size_t n_rows = 0;
 
+    for (size_t i = 0; i < n_feeds; i++)
+        n_rows += s->feeds[i].n_tokens;
+    if (st == FERRY_OK)
+        pace_learn(&s->pace, n_rows, clock_now_ns() - start_ns);
     metric_add(s->metrics.kv_overflows, counters->kv_overflows - overflows);
     metric_add(s->metrics.steps_retried, counters->steps_retried - retried);
     if (st == FERRY_OK && ledger->layers > layers)
@@ -735,21 +729,6 @@ static enum ferry_status step_each(struct scheduler *s, size_t n_feeds, struct f
         end_running(s, c, REQUEST_FINISH_ERROR, err);
     }
     return FERRY_OK;
-}
-
-static void smooth(double *average, double value)
-{
-    *average = *average > 0 ? 0.8 * *average + 0.2 * value : value;
-}
-
-/* What a step costs decides how much of a prompt the next one carries; never what it computes. */
-static void learn(struct scheduler *s, size_t n_decode, size_t n_prompt_tokens, uint64_t ns)
-{
-    if (n_prompt_tokens == 0)
-        smooth(&s->decode_ns, (double)ns);
-    else if ((double)ns > (n_decode > 0 ? s->decode_ns : 0))
-        smooth(&s->prompt_token_ns,
-               ((double)ns - (n_decode > 0 ? s->decode_ns : 0)) / (double)n_prompt_tokens);
 }
 
 static enum ferry_status run_feeds(struct scheduler *s, size_t n_feeds, struct ferry_error *err)
@@ -825,9 +804,7 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
     n_decode = plan_decode(s);
     n_feeds = plan_prefill(s, n_decode, &n_prompt_tokens);
     if (n_feeds > 0) {
-        uint64_t start_ns = clock_now_ns();
         st = run_feeds(s, n_feeds, err);
-        learn(s, n_decode, n_prompt_tokens, clock_now_ns() - start_ns);
         atomic_fetch_add(&s->n_steps, 1);
         metric_add(s->metrics.steps, 1);
         metric_observe(s->metrics.step_tokens, (double)(n_decode + n_prompt_tokens));

@@ -27,12 +27,12 @@ struct request;
 enum { REQUEST_CHOICES_MAX = 64 };
 
 struct scheduler_options {
-    size_t max_waiting;         /* answers (choices) that may wait for a sequence, beside those that
-                                   find one free at the next step; 0: 256 */
-    size_t max_waiting_tokens;  /* prompt tokens of their requests together; 0: 1 << 20 */
-    uint64_t step_target_ns;    /* a step with answers in it carries at most as much prompt as fits
-                                   into this; 0: 500 ms */
-    uint64_t prefill_target_ns; /* the same for a step of prompts only; 0: 2 s */
+    size_t max_waiting;        /* answers (choices) that may wait for a sequence, beside those that
+                                  find one free at the next step; 0: 256 */
+    size_t max_waiting_tokens; /* prompt tokens of their requests together; 0: 1 << 20 */
+    uint64_t step_target_ns;   /* a step with answers in it carries as much prompt as fits into this
+                                  or into twice the time of the answers; 0: 750 ms */
+    uint64_t prefill_target_ns; /* a step of prompts only: as fits into this; 0: 2 s */
     bool no_prefix_cache;
     const struct engine_metrics *metrics; /* NULL: nobody counts; outlives the scheduler */
 };
