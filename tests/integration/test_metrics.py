@@ -103,7 +103,7 @@ class Metrics(serve.Case):
                 self.assertEqual(counts[-1], rest[key, "_count"])
                 self.assertGreaterEqual(rest[key, "_sum"], 0)
                 checked += 1
-        self.assertEqual(checked, 11 + 9)
+        self.assertEqual(checked, 11 + 6 + 9)  # the engine's, one for each route, vLLM's names
 
     def value(self, page, name, **labels):
         found = [s.value for s in page[name].samples if s.name == name

@@ -154,11 +154,8 @@ class Bodies(serve.Case):
             self.assertEqual([i for i in got if i in control], [i for i in plain if i in control])
             text = self.server.post("/detokenize", {"tokens": got}).json()["prompt"]
             self.assertIn(attack, text)
-            role = [{"role": f"user{name}", "content": "a"}]
-            answer = self.server.post("/tokenize", {"messages": role})
-            if answer.status == 200:  # or refused: roles are the template's own words
-                kept = [i for i in answer.json()["tokens"] if i in control]
-                self.assertEqual(kept, [i for i in plain if i in control])
+            role = [{"role": f"user{name}", "content": "a"}]  # roles are fixed words
+            self.refuse(400, "/tokenize", {"messages": role}, param="messages[0].role")
 
     def test_T49_logprobs(self):
         base = {"messages": user("def f(x):"), "max_tokens": 12, "temperature": 1.2, "seed": 3}

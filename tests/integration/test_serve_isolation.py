@@ -32,7 +32,7 @@ class Job:
         self.chat = number % 3 == 0
         self.stream = number % 2 == 0
         self.key = KEYS[number % len(KEYS)]
-        self.body = {"max_tokens": rng.choice((8, 24, 48)), "temperature": 0}
+        self.body = {"max_tokens": rng.choice((8, 24, 48)), "temperature": 0, "ignore_eos": True}
         if number % 4 >= 2:
             self.body.update(temperature=1.1, top_p=0.95, seed=rng.randrange(2**31))
         if number % 5 == 0:
@@ -118,9 +118,10 @@ class Isolation(serve.Case):
                     other["prompt"] = job.body["prompt"][:300] + " something else"
                 self.assertEqual(server.post(job.path, other, key=job.key).status, 200)
         metrics = server.metrics()
-        # They did run together (16 answers alone would need as many steps each), and the cache was on.
+        # They did run together: one after another they would need a step for each of their tokens,
+        # none of which is saved by an early end. And the cache was on.
         tokens = sum(job.body["max_tokens"] for job in jobs) * ROUNDS
-        self.assertLess(metrics.total("ferry_steps_total") - steps, tokens)
+        self.assertLess(metrics.total("ferry_steps_total") - steps, tokens / 2)
         self.assertGreater(metrics.total("ferry_prefix_cache_hit_tokens_total"), hits)
         server.wait_idle()
 
