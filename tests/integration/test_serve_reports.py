@@ -114,6 +114,27 @@ class Streams(serve.Case):
         self.assertLess(times[int(len(times) * 0.99)], 0.05 * serve.SLOW)
         self.server.wait_idle()
 
+    def test_T18_large_bodies_leave_a_worker_free(self):
+        """More large requests than workers: small ones are read, and finished answers written."""
+        self.server.complete("a", max_tokens=1)
+        prompt = b'{"prompt": "' + b"a b " * 2000000 + b'"}'
+        threads = [threading.Thread(target=self.server.post, args=("/tokenize", prompt)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        self.server.wait_for(lambda m: m.total("ferry_http_requests_open") > 3, what="all to come in")
+        longest, n = 0, 0
+        while threads[-1].is_alive() and n < 50:
+            start = time.monotonic()
+            self.assertEqual(self.server.complete("a", max_tokens=1)["usage"]["completion_tokens"], 1)
+            longest, n = max(longest, time.monotonic() - start), n + 1
+        for thread in threads:
+            thread.join()
+        self.assertGreater(n, 3)
+        self.assertLess(longest, 0.7 * serve.SLOW)
+        # One that is far beyond the context is not encoded to its end to say so.
+        got = self.refuse(400, TEXT, prompt, code="context_length_exceeded")
+        self.assertIn("more than 16384 tokens and the context is 2048", got.error["message"])
+
     def test_T50_counters_only_count(self):
         first = self.server.metrics()
         usage = [self.server.complete("a", max_tokens=n, ignore_eos=True)["usage"] for n in (3, 9)]
