@@ -12,7 +12,7 @@ Must not know: how any of them works; it starts programs and reads their JSON li
                           [--ferry PATH] [--baseline PATH] [--json F] [--require]
 
 README.md here says what a round is and how to read the table. Exit 0 measured, 1 failed (or, with
---require, a target missed or not measured), 2 wrong usage.
+--require, a target missed, or not measured on a quiet machine), 2 wrong usage.
 """
 
 import argparse
@@ -92,6 +92,7 @@ class Run:
         if self.mpirun is None:
             fail("no mpirun; install Debian's openmpi-bin and libopenmpi-dev")
         self.chosen = {}  # (label, tokens): name of a setting and a road
+        self.ferry_flags = []
         self.environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -162,7 +163,7 @@ def ferry_command(run, ferry, flags, tokens, seconds):
     """Ferry: starts its ranks itself in one host, by mpirun over several."""
     own = [ferry, "bench", "exchange", "--tokens", str(tokens), "--experts", str(EXPERTS),
            "--top-k", str(TOP_K), "--hidden", str(HIDDEN), "--seconds", str(seconds), "--json",
-           *flags]
+           *run.ferry_flags, *flags]
     if run.net:
         return [*run.launch(_TCP), *own]
     return [*own, "--ranks", str(run.args.ranks)]
@@ -226,13 +227,18 @@ def programs(run, ferry):
 
 
 def find_ferry(run):
-    """(the program, None) when it can do `bench exchange`, otherwise (None, why not)."""
+    """(the program, None) when it can do `bench exchange`, otherwise (None, why not). Chooses
+    run.ferry_flags: --holder as the baseline's, unless this Ferry has no such flag."""
     path = peers.find_ferry(run.args.ferry)
     if path is None:
         return None, "not built"
     path = os.path.abspath(path)
-    line, why = run_line(ferry_command(run, path, [], 1, SHORT_S), run.environment, "ferry")
-    return (path, None) if line else (None, f"bench exchange: not built ({why})")
+    for flags in (["--holder", run.args.holder], []):
+        run.ferry_flags = flags
+        line, why = run_line(ferry_command(run, path, [], 1, SHORT_S), run.environment, "ferry")
+        if line:
+            return path, None
+    return None, f"bench exchange: not built ({why})"
 
 
 # ---- measuring ----
@@ -398,12 +404,15 @@ def bench(run):
     version = subprocess.run([run.mpirun, "--version"], capture_output=True, text=True, check=False)
     print(f"baselines: {version.stdout.splitlines()[0]}; {run.baseline}")
     print(f"ferry: {ferry or why_not}")
+    if ferry and not run.ferry_flags:
+        print("ferry: note: it has no --holder; see README.md before comparing it with B")
     limits = peers.run_json([limits_program, "--threads", str(os.cpu_count())], "bench_limits")
     bandwidth = 1e9 * max(limits["read"]["read_4k"]["all"], limits["read"]["read_huge"]["all"])
     print(f"memory: {bandwidth / 1e9:.1f} GB/s, read by all processors")
     report = {"date": datetime.date.today().isoformat(), "ranks": args.ranks, "hosts": args.hosts,
               "link": args.link if run.net else None, "reps": args.reps, "holder": args.holder,
               "mpi": version.stdout.splitlines()[0], "ferry": ferry, "ferry_missing": why_not,
+              "ferry_flags": run.ferry_flags,
               "bandwidth": bandwidth, "limits": limits, "results": []}
     for tokens in [int(t) for t in args.tokens.split(",")]:
         if args.tune:
@@ -440,7 +449,8 @@ def main():
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(report, f, indent=1)
-    bad = not report["targets"] or not all(met for _, met in report["targets"])
+    bad = (not report["targets"] or not all(met for _, met in report["targets"])
+           or not all(r["quiet"] for r in report["results"]))
     return 1 if args.require and bad else 0
 
 
