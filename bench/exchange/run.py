@@ -22,6 +22,7 @@ import importlib.util
 import json
 import os
 import re
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -93,6 +94,7 @@ class Run:
             fail("no mpirun; install Debian's openmpi-bin and libopenmpi-dev")
         self.chosen = {}  # (label, tokens): name of a setting and a road
         self.ferry_flags = []
+        self.port, self.key_file = 0, None
         self.environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -103,6 +105,10 @@ class Run:
         if why:
             fail(f"no hosts on this machine: {why}")
         self.net = cluster.Hosts(self.args.hosts, kind, *(int(n) for n in numbers))
+        self.key_file = os.path.join(self.net.logs, "group.key")
+        with open(os.open(self.key_file, os.O_WRONLY | os.O_CREAT, 0o600), "w",
+                  encoding="ascii") as f:
+            f.write(secrets.token_hex(32) + "\n")
         self.environment.update(FERRY_HOSTS_RUN=self.net.run_id,
                                 FERRY_HOSTS_OWNER=str(os.getpid()))
 
@@ -165,7 +171,9 @@ def ferry_command(run, ferry, flags, tokens, seconds):
            "--top-k", str(TOP_K), "--hidden", str(HIDDEN), "--seconds", str(seconds), "--json",
            *run.ferry_flags, *flags]
     if run.net:
-        return [*run.launch(_TCP), *own]
+        run.port = 20000 + (run.port + 1) % 1000  # not the one that a run before may still hold
+        return [*run.launch(_TCP), *own, "--listen", f"{run.net.address('A')}:{run.port}",
+                "--group-key-file", run.key_file]
     return [*own, "--ranks", str(run.args.ranks)]
 
 
