@@ -4,6 +4,7 @@
 #ifndef APP_APP_H
 #define APP_APP_H
 
+#include "app/group.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "ferry/status.h"
@@ -27,6 +28,7 @@ struct verb {
 
 int verb_run(int argc, char **argv);
 int verb_serve(int argc, char **argv);
+int verb_rank(int argc, char **argv);
 int verb_logits(int argc, char **argv);
 int verb_tokenize(int argc, char **argv);
 int verb_eval(int argc, char **argv);
@@ -41,8 +43,9 @@ struct shared_options {
     size_t prefill_chunk; /* 0: default, SIZE_MAX: all */
     enum cpu_level level;
     enum dtype kv;
-    bool no_repack;
+    bool no_repack, combine_bf16;
     size_t context; /* 0: default */
+    struct group_options group;
     bool json;
     const char *bad_variable, *bad_why; /* first FERRY_* that was refused, NULL: none */
 };
@@ -84,6 +87,7 @@ struct loaded {
     struct model *model;
     struct engine *engine;
     struct tokenizer *tokenizer;
+    struct group *group;                /* NULL: one rank */
     struct ferry_error tokenizer_error; /* why there is none though any_tokenizer asked for one;
                                            FERRY_ERR_NOT_FOUND: the checkpoint has none */
     double load_seconds;

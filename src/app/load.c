@@ -51,8 +51,10 @@ static enum ferry_status pick_sizes(struct loaded *loaded, const struct shared_o
         st = pick_context(options, request, &config, ret_context, err);
     if (st == FERRY_OK) {
         size_t chunk = options->prefill_chunk == 0 ? STEP_DEFAULT : options->prefill_chunk;
-        model->step_tokens =
-            max_size(min_size(chunk, *ret_context), max_size(request->n_sequences, 1));
+        /* Ranks must have the same, whatever each is used for. */
+        if (!group_wanted(&options->group) || chunk == SIZE_MAX)
+            chunk = min_size(chunk, *ret_context);
+        model->step_tokens = max_size(chunk, max_size(request->n_sequences, 1));
         /* A batch must fit into one step: otherwise every expert would be read more than once. */
         model->step_logits =
             max_size(engine_logit_rows(model->step_tokens, config.n_vocab), request->n_sequences);
@@ -86,7 +88,7 @@ static enum ferry_status check_memory(const struct loaded *loaded,
                                       const struct engine_options *engine, struct ferry_error *err)
 {
     const struct model_plan *plan = model_plan(loaded->model);
-    double need = (double)plan->weights_packed + (double)plan->step;
+    double need = (double)plan->weights_packed + (double)plan->room_packed + (double)plan->step;
     double available = (double)proc_kb("/proc/meminfo", "MemAvailable") * 1024;
     char a[32], b[32];
 
@@ -106,8 +108,10 @@ static enum ferry_status check_memory(const struct loaded *loaded,
 enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options *options,
                               const struct load_request *request, struct ferry_error *err)
 {
-    struct device_options device = {options->n_threads, options->level};
-    struct model_options model = {.no_repack = options->no_repack, .kv_dtype = options->kv};
+    struct device_options device = {group_threads(options), options->level};
+    struct model_options model = {.no_repack = options->no_repack,
+                                  .kv_dtype = options->kv,
+                                  .combine_bf16 = options->combine_bf16};
     struct engine_options engine = {.n_sequences = request->n_sequences};
     uint64_t start = clock_now_ns();
 
@@ -127,6 +131,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
         st = pick_sizes(loaded, options, request, &model, &engine.context, err);
     if (st == FERRY_OK)
         st = model_open(&loaded->model, loaded->checkpoint, loaded->device, &model, err);
+    if (st == FERRY_OK && request->weights && group_wanted(&options->group))
+        st = group_open(&loaded->group, options, loaded->model, err);
     if (st == FERRY_OK)
         engine.n_pages = pick_pages(loaded, request, engine.context);
     if (st == FERRY_OK && engine.n_pages > 0) /* a sequence can be no longer than all pages */
@@ -137,6 +143,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
         st = model_load(loaded->model, err);
     if (st == FERRY_OK && request->n_sequences > 0)
         st = engine_create(&loaded->engine, loaded->model, &engine, err);
+    if (st == FERRY_OK && loaded->group != NULL)
+        st = group_start(loaded->group, err);
     loaded->load_seconds = (double)(clock_now_ns() - start) * 1e-9;
     return st;
 }
@@ -159,6 +167,7 @@ void loaded_close(struct loaded *loaded)
         warn_counters(loaded->model);
     engine_destroy(loaded->engine);
     model_destroy(loaded->model);
+    group_close(loaded->group);
     tokenizer_destroy(loaded->tokenizer);
     device_destroy(loaded->device);
     checkpoint_close(loaded->checkpoint);

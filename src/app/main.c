@@ -15,6 +15,7 @@
 static const struct verb VERBS[] = {
     {"run", "talk to the model in the terminal, or answer once", verb_run},
     {"serve", "answer over HTTP: the OpenAI API", verb_serve},
+    {"rank", "hold a share of the experts for a group of ranks", verb_rank},
     {"logits", "write f32 logits of given token ids to a safetensors file", verb_logits},
     {"tokenize", "text to token ids and back", verb_tokenize},
     {"eval", "perplexity and bits per byte of a text", verb_eval},

@@ -131,6 +131,12 @@ enum {
     KEY_REPACK,
     KEY_RANKS,
     KEY_COMBINE,
+    KEY_PLACEMENT,
+    KEY_REPLICAS,
+    KEY_LISTEN,
+    KEY_JOIN,
+    KEY_SEAT,
+    KEY_GROUP_KEY,
     KEY_JSON,
 };
 
@@ -147,6 +153,9 @@ static const struct {
     {KEY_NO_REPACK, "FERRY_NO_REPACK"},
     {KEY_RANKS, "FERRY_RANKS"},
     {KEY_COMBINE, "FERRY_COMBINE"},
+    {KEY_PLACEMENT, "FERRY_PLACEMENT"},
+    {KEY_REPLICAS, "FERRY_REPLICAS"},
+    {KEY_GROUP_KEY, "FERRY_GROUP_KEY_FILE"},
 };
 
 static const struct argp_option SHARED[] = {
@@ -158,13 +167,29 @@ static const struct argp_option SHARED[] = {
     {"cpu-level", KEY_LEVEL, "ref|avx2", 0,
      "Instruction set (default: the best this machine has); no effect on the answer", 10},
     {"kv", KEY_KV, "f16|bf16|f32", 0, "Number format of the KV cache (default f16)", 10},
-    {"combine", KEY_COMBINE, "f32", 0,
-     "Number format of expert outputs on their way back (f32 only so far)", 10},
-    {"ranks", KEY_RANKS, "N", 0, "Expert-parallel ranks (1 only so far)", 10},
+    {"combine", KEY_COMBINE, "f32|bf16", 0,
+     "Number format of sums of expert outputs (default f32; bf16 halves what comes back from other "
+     "ranks and changes the answer's bits)",
+     10},
     {"no-repack", KEY_NO_REPACK, NULL, 0, "Compute from the file's layout: slower, half the memory",
      10},
     {"repack", KEY_REPACK, NULL, 0, "Repack weights for speed (the default)", 10},
     {"json", KEY_JSON, NULL, 0, "Print JSON", 10},
+    {NULL, 0, NULL, 0, "Expert parallelism (no effect on the answer):", 11},
+    {"ranks", KEY_RANKS, "N", 0,
+     "Ranks that share the experts (default 1): starts N - 1 more processes here, unless --listen "
+     "or "
+     "--join is given",
+     11},
+    {"placement", KEY_PLACEMENT, "FILE", 0,
+     "Who holds which expert: a plan's JSON file, 'contiguous' (the default) or 'random:SEED'", 11},
+    {"replicas", KEY_REPLICAS, "N", 0, "Ranks that hold each expert (default 1)", 11},
+    {"listen", KEY_LISTEN, "HOST:PORT", 0,
+     "Found a group of --ranks N that others join at this address", 11},
+    {"join", KEY_JOIN, "HOST:PORT", 0, "Join a group by any member's address", 11},
+    {"seat", KEY_SEAT, "N", 0, "Seat to take in the group (default: any free one)", 11},
+    {"group-key-file", KEY_GROUP_KEY, "FILE", 0,
+     "Secret that all ranks must have; needed beyond loopback", 11},
     {0},
 };
 
@@ -207,12 +232,34 @@ static void apply(struct shared_options *o, int key, const char *text, const cha
         o->no_repack = false;
         break;
     case KEY_RANKS:
-        if (!parse_size(text, 1, 1, &n))
-            *ret_why = "is not 1: expert parallelism over several ranks is not built yet";
+        if (!parse_size(text, 1, LIMIT_SEATS, &o->group.n_ranks))
+            *ret_why = "is not a whole number in 1..64";
+        break;
+    case KEY_REPLICAS:
+        if (!parse_size(text, 1, LIMIT_SEATS, &o->group.n_replicas))
+            *ret_why = "is not a whole number in 1..64";
+        break;
+    case KEY_SEAT:
+        if (!parse_size(text, 0, LIMIT_SEATS - 1, &n))
+            *ret_why = "is not a whole number in 0..63";
+        o->group.seat = (int)n + 1;
+        break;
+    case KEY_PLACEMENT:
+        o->group.placement = text;
+        break;
+    case KEY_LISTEN:
+        o->group.listen = text;
+        break;
+    case KEY_JOIN:
+        o->group.join = text;
+        break;
+    case KEY_GROUP_KEY:
+        o->group.key_file = text;
         break;
     case KEY_COMBINE:
-        if (strcmp(text, "f32") != 0)
-            *ret_why = "is not f32, the only format so far";
+        if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0)
+            *ret_why = "is neither f32 nor bf16";
+        o->combine_bf16 = strcmp(text, "bf16") == 0;
         break;
     case KEY_JSON:
         o->json = true;
@@ -274,6 +321,12 @@ static error_t parse_shared(int key, char *arg, struct argp_state *state)
     case KEY_REPACK:
     case KEY_RANKS:
     case KEY_COMBINE:
+    case KEY_PLACEMENT:
+    case KEY_REPLICAS:
+    case KEY_LISTEN:
+    case KEY_JOIN:
+    case KEY_SEAT:
+    case KEY_GROUP_KEY:
     case KEY_JSON:
         apply(options, key, arg, &why);
         if (why != NULL) {

@@ -98,9 +98,12 @@ void serve_collect(struct exchange *x);
 bool serve_job(struct exchange *x, struct round *round, size_t part);
 
 /* Reserves room to a seat; meanwhile serves others (to send a request) or only collects (a reply).
- * Errors: FERRY_ERR_PEER (the seat is lost), FERRY_ERR_TIMEOUT. */
+ * *ret_incarnation: of the lanes that it was reserved in; they stay in use until the commit if
+ * nobody calls fabric_lanes before. Errors: FERRY_ERR_PEER (the seat is lost), FERRY_ERR_TIMEOUT.
+ */
 enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel channel,
-                                size_t n_bytes, void **ret_data, struct ferry_error *err);
+                                size_t n_bytes, void **ret_data, uint32_t *ret_incarnation,
+                                struct ferry_error *err);
 
 /* The message in a place of an inbox is no longer needed. */
 void serve_done(struct exchange *x, struct inbox *inbox, size_t place);

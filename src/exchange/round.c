@@ -115,14 +115,14 @@ static enum ferry_status send_part(struct exchange *x, struct round *round, size
                                  .n_groups = (uint32_t)part->n_groups,
                                  .more = i + 1 < round->plan.n_parts && part[1].seat == part->seat};
     void *payload = NULL;
-    enum ferry_status st = serve_reserve(x, part->seat, LANE_REQUEST, n_bytes, &payload, err);
+    enum ferry_status st =
+        serve_reserve(x, part->seat, LANE_REQUEST, n_bytes, &payload, &part->incarnation, err);
 
     if (st != FERRY_OK)
         return st;
     wire_request_write(payload, x->device, &x->shape, round->flags, &round->input.rows,
                        round->plan.row_token + part->first_row, part->n_rows,
                        round->plan.pairs + part->first_pair, part->n_pairs);
-    part->incarnation = fabric_lanes(x->options.fabric, part->seat);
     fabric_commit(x->options.fabric, part->seat, LANE_REQUEST, &header);
     part->state = PART_SENT;
     return FERRY_OK;

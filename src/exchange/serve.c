@@ -106,13 +106,16 @@ void serve_collect(struct exchange *x)
 }
 
 enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel channel,
-                                size_t n_bytes, void **ret_data, struct ferry_error *err)
+                                size_t n_bytes, void **ret_data, uint32_t *ret_incarnation,
+                                struct ferry_error *err)
 {
     struct fabric *f = x->options.fabric;
     uint64_t start = fabric_now_ns(f);
 
     for (;;) {
         uint32_t seen = fabric_rings(f);
+        /* Between here and the commit nothing may take new lanes into use. */
+        *ret_incarnation = fabric_lanes(f, seat);
         enum ferry_status st = impl_is_live(x, seat)
                                    ? fabric_reserve(f, seat, channel, n_bytes, ret_data)
                                    : FERRY_ERR_PEER;
@@ -243,13 +246,15 @@ static void answer(struct exchange *x, const struct batch *b, size_t i, bool ref
     const struct asker *a = &b->askers[i];
     struct lane_header header = a->header;
     struct ferry_error err;
+    uint32_t incarnation;
     void *sums = NULL;
 
     header.kind =
         refuse ? WIRE_REFUSED : (uint16_t)(WIRE_SUMS | (x->options.combine_bf16 ? WIRE_BF16 : 0u));
     header.n_rows = refuse ? 0 : header.n_groups;
     header.n_bytes = refuse ? 0 : (uint32_t)(header.n_groups * impl_sum_bytes(x));
-    enum ferry_status st = serve_reserve(x, a->seat, LANE_REPLY, header.n_bytes, &sums, &err);
+    enum ferry_status st =
+        serve_reserve(x, a->seat, LANE_REPLY, header.n_bytes, &sums, &incarnation, &err);
     if (st == FERRY_OK && !refuse &&
         job_sums(&x->job, b->sources, i, sums, x->options.combine_bf16) != b->sources[i].n_pairs) {
         header.kind = WIRE_REFUSED; /* a sum without all its rows does not leave */

@@ -121,6 +121,9 @@ bool admit_compare(const struct fabric *f, const struct wire_join *join, int joi
         mismatch(f, text, "number of seats", own, theirs, joiner);
         return true;
     }
+    /* Before the lanes: whoever starts ranks knows the terms by name, sizes follow from them. */
+    if (compare_terms(f, join, joiner, text))
+        return true;
     for (size_t c = 0; c < LANE_N_CHANNELS; c++) {
         if (join->ring_bytes[c] == f->options.lanes.ring_bytes[c])
             continue;
@@ -130,7 +133,7 @@ bool admit_compare(const struct fabric *f, const struct wire_join *join, int joi
                  theirs, joiner);
         return true;
     }
-    return compare_terms(f, join, joiner, text);
+    return false;
 }
 
 /* ---- seats ---- */

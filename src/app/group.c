@@ -1,0 +1,431 @@
+/* Starting, joining and following a group. See group.h. */
+#include "app/group.h"
+
+#include "app/app.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "file/hash.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static const uint64_t START_NS = UINT64_C(600000000000); /* loading may take minutes */
+static const uint64_t SPIN_NS = UINT64_C(50000);
+static const size_t LANE_BYTES_MOST = (size_t)64 << 20;
+
+enum { ARGS_MAX = 32, KEY_MAX = 4096, KEY_MIN = 16 };
+
+struct group {
+    struct fabric *fabric;
+    struct placement *placement;
+    struct model *model;
+    size_t n_wanted; /* ranks to wait for; 0: it joined */
+    pid_t *pids;     /* [n_pids] started here; 0: has ended */
+    size_t n_pids;
+    uint32_t epoch;      /* that was followed */
+    uint64_t live, seen; /* bit per seat: live then; live at any time since this rank came */
+    atomic_bool dropped; /* this rank was given up and joined again; set on the fabric's thread */
+    atomic_bool ending;  /* the group ends as a whole: who leaves is not lost */
+    unsigned char key[KEY_MAX];
+    size_t n_key;
+};
+
+bool group_wanted(const struct group_options *options)
+{
+    return options->n_ranks > 1 || options->listen != NULL || options->join != NULL;
+}
+
+static bool starts_ranks(const struct group_options *o)
+{
+    return o->n_ranks > 1 && o->listen == NULL && o->join == NULL;
+}
+
+int group_threads(const struct shared_options *options)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (options->n_threads > 0 || !starts_ranks(&options->group))
+        return options->n_threads;
+    return cores > (long)options->group.n_ranks ? (int)(cores / (long)options->group.n_ranks) : 1;
+}
+
+/* ---- what all ranks must agree on ---- */
+
+static enum ferry_status placement_term(const struct group_options *o, char ret_text[160],
+                                        struct ferry_error *err)
+{
+    const char *name = o->placement != NULL ? o->placement : "contiguous";
+    size_t n_replicas = max_size(o->n_replicas, 1), size = 0;
+    char hex[65] = "", *text = NULL;
+
+    if (strcmp(name, "contiguous") == 0 || strncmp(name, "random:", 7) == 0) {
+        (void)snprintf(ret_text, 160, "%.64s, replicas %zu", name, n_replicas);
+        return FERRY_OK;
+    }
+    enum ferry_status st = read_file(name, &text, &size, err);
+    if (st != FERRY_OK)
+        return st;
+    struct hash *hash = hash_create();
+    if (hash != NULL)
+        hash_raw(hash, text, size);
+    if (hash == NULL || !hash_finish(hash, hex))
+        st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "placement: no memory");
+    hash_destroy(hash);
+    mem_free(text);
+    (void)snprintf(ret_text, 160, "file %s", hex);
+    return st;
+}
+
+static enum ferry_status make_placement(struct group *group, const struct group_options *o,
+                                        struct ferry_error *err)
+{
+    const struct model_config *c = model_config(group->model);
+    size_t n_seats = fabric_n_seats(group->fabric), n_replicas = max_size(o->n_replicas, 1);
+    const char *name = o->placement != NULL ? o->placement : "contiguous";
+    size_t n_experts = c->router.n_experts, seed = 0;
+
+    if (strcmp(name, "contiguous") == 0)
+        return placement_contiguous(&group->placement, c->n_layers, n_experts, n_seats, n_replicas,
+                                    err);
+    if (strncmp(name, "random:", 7) == 0) {
+        if (!parse_size(name + 7, 0, SIZE_MAX, &seed))
+            return FERRY_FAIL(err, FERRY_ERR_ARG, "placement '%s': the seed is not a whole number",
+                              name);
+        return placement_random(&group->placement, c->n_layers, n_experts, n_seats, n_replicas,
+                                seed, err);
+    }
+    return placement_read(&group->placement, name, (const unsigned char *)c->layer_has_experts,
+                          c->n_layers, n_experts, n_seats, err);
+}
+
+static enum ferry_status read_key(struct group *group, const char *path, struct ferry_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    enum ferry_status st = FERRY_OK;
+
+    if (path == NULL)
+        return FERRY_OK;
+    st = read_file(path, &text, &size, err);
+    if (st != FERRY_OK)
+        return st;
+    while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r'))
+        size--;
+    if (size < KEY_MIN || size > KEY_MAX)
+        st = FERRY_FAIL(err, FERRY_ERR_ARG,
+                        "group key '%s' has %zu bytes, not %d to %d; make one with: openssl rand "
+                        "-hex 32",
+                        path, size, KEY_MIN, KEY_MAX);
+    else
+        memcpy(group->key, text, group->n_key = size);
+    memset(text, 0, size);
+    mem_free(text);
+    return st;
+}
+
+/* ---- processes ---- */
+
+/* The flags that make another process a rank of this group. */
+struct command {
+    char *args[ARGS_MAX];
+    size_t n;
+    char threads[16], chunk[24], context[24], replicas[24];
+};
+
+static void add(struct command *c, const char *flag, const char *value)
+{
+    c->args[c->n++] = (char *)(uintptr_t)flag;
+    if (value != NULL)
+        c->args[c->n++] = (char *)(uintptr_t)value;
+}
+
+static void make_command(struct command *c, const struct shared_options *o,
+                         const struct model *model, const char *address)
+{
+    size_t step = model_options(model)->step_tokens;
+
+    *c = (struct command){0};
+    (void)snprintf(c->threads, sizeof c->threads, "%d", device_threads(model_device(model)));
+    (void)snprintf(c->chunk, sizeof c->chunk, "%zu", step);
+    (void)snprintf(c->context, sizeof c->context, "%zu", max_size(step, o->context));
+    (void)snprintf(c->replicas, sizeof c->replicas, "%zu", max_size(o->group.n_replicas, 1));
+    add(c, "ferry", NULL);
+    add(c, "rank", NULL);
+    add(c, o->model, NULL);
+    add(c, "--join", address);
+    add(c, "--threads", c->threads);
+    add(c, "--prefill-chunk", c->chunk);
+    add(c, "--context", c->context);
+    add(c, "--kv", dtype_name(o->kv));
+    add(c, "--cpu-level", cpu_level_name(o->level));
+    add(c, "--combine", o->combine_bf16 ? "bf16" : "f32");
+    add(c, "--replicas", c->replicas);
+    if (o->group.placement != NULL)
+        add(c, "--placement", o->group.placement);
+    if (o->group.key_file != NULL)
+        add(c, "--group-key-file", o->group.key_file);
+    add(c, o->no_repack ? "--no-repack" : "--repack", NULL);
+    add(c, "--with-parent", NULL);
+}
+
+static enum ferry_status start_ranks(struct group *group, const struct shared_options *o,
+                                     struct ferry_error *err)
+{
+    char address[TRANSPORT_ADDRESS_MAX];
+    struct command command;
+
+    fabric_address(group->fabric, address);
+    make_command(&command, o, group->model, address);
+    group->pids = mem_array(o->group.n_ranks - 1, sizeof *group->pids);
+    if (group->pids == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "group: no memory");
+    for (size_t i = 0; i + 1 < o->group.n_ranks; i++) {
+        int code =
+            posix_spawn(&group->pids[i], "/proc/self/exe", NULL, NULL, command.args, environ);
+        if (code != 0)
+            return FERRY_FAIL(err, FERRY_ERR_IO, "group: cannot start rank %zu of %zu: %s", i + 1,
+                              o->group.n_ranks, strerror(code));
+        group->n_pids = i + 1;
+    }
+    return FERRY_OK;
+}
+
+/* A started rank that has ended, or 0. */
+static pid_t reap(struct group *group, int *ret_status)
+{
+    for (size_t i = 0; i < group->n_pids; i++) {
+        pid_t pid = group->pids[i];
+        if (pid > 0 && waitpid(pid, ret_status, WNOHANG) == pid) {
+            group->pids[i] = 0;
+            return pid;
+        }
+    }
+    return 0;
+}
+
+static const char END[] = "end";
+
+/* Tells every member that the group ends. */
+static void tell_end(struct group *group)
+{
+    size_t n_seats = fabric_n_seats(group->fabric);
+
+    atomic_store(&group->ending, true);
+    for (size_t s = 0; s < n_seats; s++) {
+        if ((int)s != fabric_seat(group->fabric))
+            (void)fabric_send(group->fabric, (int)s, FABRIC_TOPIC_APP, END, sizeof END);
+    }
+}
+
+static bool any_runs(struct group *group)
+{
+    int status;
+
+    while (reap(group, &status) > 0)
+        ;
+    for (size_t i = 0; i < group->n_pids; i++) {
+        if (group->pids[i] > 0)
+            return true;
+    }
+    return false;
+}
+
+/* Asks, then terminates, then kills. */
+static void end_ranks(struct group *group)
+{
+    static const struct {
+        int signal;
+        uint64_t wait_ns;
+    } STEPS[] = {{SIGCONT, UINT64_C(500000000)},
+                 {SIGTERM, UINT64_C(5000000000)},
+                 {SIGKILL, UINT64_C(5000000000)}};
+
+    if (group->n_pids > 0 && group->fabric != NULL)
+        tell_end(group);
+    for (size_t step = 0; step < 3 && any_runs(group); step++) {
+        uint64_t until = clock_now_ns() + STEPS[step].wait_ns;
+        for (size_t i = 0; i < group->n_pids; i++) {
+            if (group->pids[i] > 0)
+                (void)kill(group->pids[i], STEPS[step].signal);
+        }
+        while (any_runs(group) && clock_now_ns() < until)
+            (void)usleep(1000);
+    }
+}
+
+/* ---- the group ---- */
+
+static void on_message(void *arg, int seat, uint32_t incarnation, const void *data, size_t n_bytes)
+{
+    struct group *group = arg;
+
+    (void)seat;
+    (void)incarnation;
+    if (n_bytes == sizeof END && memcmp(data, END, sizeof END) == 0)
+        atomic_store(&group->ending, true);
+    fabric_wake(group->fabric);
+}
+
+static void on_change(void *arg, int seat, enum seat_state from, enum seat_state to)
+{
+    struct group *group = arg;
+
+    if (atomic_load(&group->ending))
+        return;
+    if (seat != fabric_seat(group->fabric)) {
+        if (to == SEAT_DEAD || from == SEAT_SUSPECT || to == SEAT_SUSPECT)
+            LOG_WARNING("group: seat %d is %s, was %s", seat, seat_state_name(to),
+                        seat_state_name(from));
+        return;
+    }
+    if (to == SEAT_JOINING && from == SEAT_DEAD) {
+        LOG_WARNING("group: this rank (seat %d) was given up and joins again", seat);
+        atomic_store(&group->dropped, true);
+    }
+    fabric_wake(group->fabric);
+}
+
+enum ferry_status group_open(struct group **ret_group, const struct shared_options *options,
+                             struct model *model, struct ferry_error *err)
+{
+    const struct group_options *o = &options->group;
+    struct group *group = mem_zero(sizeof *group);
+    char placement[160], step[32];
+    bool starts = starts_ranks(o);
+    size_t n_cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (group == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "group: no memory");
+    group->model = model;
+    enum ferry_status st = placement_term(o, placement, err);
+    if (st == FERRY_OK)
+        st = read_key(group, o->key_file, err);
+    (void)snprintf(step, sizeof step, "%zu", model_options(model)->step_tokens);
+    const char *root = model_manifest_root(model);
+    const struct fabric_term terms[] = {{"numerics", model_numerics(model)},
+                                        {"tokens of a step (--prefill-chunk)", step},
+                                        {"placement", placement},
+                                        {"manifest", root != NULL ? root : "none"}};
+    struct fabric_options fabric = {
+        .listen = o->listen != NULL ? o->listen : "127.0.0.1:0",
+        .join = o->join,
+        .seat = o->seat - 1,
+        .n_seats = o->n_ranks,
+        .key = group->n_key > 0 ? group->key : NULL,
+        .n_key = group->n_key,
+        .terms = terms,
+        .n_terms = sizeof terms / sizeof terms[0],
+        .spin_ns = starts && o->n_ranks * (size_t)device_threads(model_device(model)) > n_cores
+                       ? 0
+                       : SPIN_NS,
+        .settles = true};
+    model_lanes(model, LANE_BYTES_MOST, &fabric.lanes);
+    if (st == FERRY_OK)
+        st = fabric_create(&group->fabric, &fabric, err);
+    if (st == FERRY_OK) {
+        fabric_on_message(group->fabric, FABRIC_TOPIC_APP, on_message, group);
+        fabric_on_change(group->fabric, on_change, group);
+        group->n_wanted = o->join == NULL ? o->n_ranks : 0;
+        st = make_placement(group, o, err);
+    }
+    if (st == FERRY_OK)
+        st = model_join(model, group->fabric, group->placement, err);
+    if (st == FERRY_OK && starts)
+        st = start_ranks(group, options, err);
+    if (st != FERRY_OK) {
+        group_close(group);
+        return st;
+    }
+    *ret_group = group;
+    return FERRY_OK;
+}
+
+enum ferry_status group_start(struct group *group, struct ferry_error *err)
+{
+    uint64_t until = clock_now_ns() + START_NS;
+    enum ferry_status st;
+    int status = 0;
+
+    fabric_ready(group->fabric);
+    do {
+        st =
+            fabric_wait_live(group->fabric, max_size(group->n_wanted, 1), UINT64_C(200000000), err);
+        pid_t pid = st != FERRY_OK ? reap(group, &status) : 0;
+        if (pid > 0)
+            return FERRY_FAIL(err, FERRY_ERR_PEER,
+                              "group: a rank (process %ld) ended before it was ready, %s %d; its "
+                              "own message says why",
+                              (long)pid, WIFSIGNALED(status) ? "by signal" : "with code",
+                              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    } while (st == FERRY_ERR_TIMEOUT && clock_now_ns() < until);
+    group->epoch = fabric_epoch(group->fabric);
+    group->live = group->seen = fabric_live(group->fabric);
+    return st;
+}
+
+enum ferry_status group_follow(struct group *group, struct ferry_error *err)
+{
+    uint32_t epoch = fabric_epoch(group->fabric);
+    uint64_t live = fabric_live(group->fabric), self = UINT64_C(1) << fabric_seat(group->fabric);
+    enum ferry_status st = FERRY_OK;
+    size_t n = 0;
+    int status;
+
+    group->seen |= live;
+    if (atomic_exchange(&group->dropped, false))
+        fabric_ready(group->fabric);
+    if ((epoch == group->epoch && live == group->live) || atomic_load(&group->ending))
+        return FERRY_OK;
+    while (reap(group, &status) > 0)
+        ;
+    if ((live & self) != 0 && live != group->live) {
+        uint64_t start = clock_now_ns();
+        /* Seats that have not come yet are not lost: what they will hold is loaded when it is asked
+         * for. */
+        uint64_t coming = ~group->seen & ((UINT64_C(2) << (fabric_n_seats(group->fabric) - 1)) - 1);
+        st = model_load_missing(group->model, live | coming, &n, err);
+        if (n > 0)
+            LOG_WARNING("group: %zu experts of lost ranks were loaded in %.2f s", n,
+                        (double)(clock_now_ns() - start) * 1e-9);
+        if (st == FERRY_OK)
+            model_unload_surplus(group->model, live, &n);
+    }
+    if (st == FERRY_OK)
+        fabric_settle(group->fabric, epoch);
+    group->epoch = epoch;
+    group->live = live;
+    return st;
+}
+
+void group_close(struct group *group)
+{
+    if (group == NULL)
+        return;
+    end_ranks(group);
+    fabric_destroy(group->fabric);
+    placement_destroy(group->placement);
+    mem_free(group->pids);
+    memset(group->key, 0, sizeof group->key);
+    mem_free(group);
+}
+
+bool group_ends(const struct group *group)
+{
+    return atomic_load(&group->ending);
+}
+
+struct fabric *group_fabric(struct group *group)
+{
+    return group->fabric;
+}

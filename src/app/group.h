@@ -1,0 +1,59 @@
+/* The expert-parallel group that a verb runs in: started on this machine by --ranks N, founded with
+ * --listen, or joined with --join.
+ *
+ * Why here: every verb that runs a model may run it on several ranks, and none of them should know
+ * how. Processes are started and ended in this file only. */
+#ifndef APP_GROUP_H
+#define APP_GROUP_H
+
+#include "fabric/fabric.h"
+#include "ferry/status.h"
+#include "model/model.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct group;
+
+/* Flags of the group; part of struct shared_options. */
+struct group_options {
+    size_t n_ranks;        /* 0 or 1: alone, unless listen or join */
+    size_t n_replicas;     /* seats that hold each expert; 0: 1 */
+    const char *placement; /* "contiguous", "random:SEED" or a file; NULL: contiguous */
+    const char *listen, *join;
+    const char *key_file;
+    int seat; /* wanted + 1; 0: any */
+};
+
+/* Whether a group is asked for. */
+bool group_wanted(const struct group_options *options);
+
+struct shared_options;
+
+/* Threads of each rank when the ranks of a group share this machine and no number was given. */
+int group_threads(const struct shared_options *options);
+
+/* Founds or joins, starts the other ranks where --ranks asks for it, and tells the model what to
+ * hold: between model_open and model_load. Errors: those of fabric_create, placement_read and
+ * model_join; FERRY_ERR_IO (processes, key file). */
+enum ferry_status group_open(struct group **ret_group, const struct shared_options *options,
+                             struct model *model, struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* After model_load: this rank is ready; founders and starters wait until all ranks are. Errors:
+ * FERRY_ERR_TIMEOUT (err lists each seat), FERRY_ERR_PEER (a rank that was started has ended). */
+enum ferry_status group_start(struct group *group, struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Acts on what has changed: loads the experts of ranks that were lost, gives up those of ranks that
+ * came back, becomes ready again after this rank itself was given up. Engine thread, between
+ * steps; cheap when nothing has changed. */
+enum ferry_status group_follow(struct group *group, struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Ends the ranks that were started, then leaves. After the model was destroyed. NULL is allowed. */
+void group_close(struct group *group);
+
+/* Whether whoever started the group has ended it as a whole. */
+bool group_ends(const struct group *group);
+
+struct fabric *group_fabric(struct group *group);
+
+#endif
