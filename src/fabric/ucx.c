@@ -42,24 +42,29 @@ __attribute__((constructor)) static void give_signals_back(void)
  * ucp_config_modify without (it warns about the other, and goes on with the default). */
 struct setting {
     const char *variable, *name, *value;
-    bool fixed; /* not the user's: something else here relies on it */
+    enum { USUAL, FIXED, WITH_TLS } kind; /* FIXED: not the user's, something here relies on it */
 };
 
 static const struct setting SETTINGS[] = {
-    {"UCX_TLS", "TLS", "posix,cma,tcp,self", false},
-    /* Without it all traffic of a host goes over TCP, and memory cannot be mapped. */
-    {"UCX_MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "y", false},
-    /* A segment has no name: whoever is killed leaves nothing in /dev/shm. */
-    {"UCX_POSIX_USE_PROC_LINK", "USE_PROC_LINK", "y", true},
-    /* Never quietly private memory instead, when /dev/shm is full. */
-    {"UCX_ALLOC_PRIO", "ALLOC_PRIO", "md:posix", true},
-    {"UCX_KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "100ms", false},
-    {"UCX_TCP_AF_PRIO", "AF_PRIO", "inet,inet6", false},
-    {"UCX_TCP_KEEPIDLE", "KEEPIDLE", "1s", false},
-    {"UCX_TCP_KEEPINTVL", "KEEPINTVL", "1s", false},
-    {"UCX_TCP_KEEPCNT", "KEEPCNT", "2", false},
+    /* Inside a host, too: data goes through memory that is not UCX's, so that its shared memory
+     * would carry control messages only. It costs 4 MB of /dev/shm per process, and leaves files
+     * there when a process is killed while it makes them. A user may list others, RDMA for one. */
+    {"UCX_TLS", "TLS", "tcp,self", USUAL},
+    /* Of shared memory, if it is listed: without the first, UCX does not use it. */
+    {"UCX_MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "y", WITH_TLS},
+    {"UCX_POSIX_USE_PROC_LINK", "USE_PROC_LINK", "y", WITH_TLS},
+    {"UCX_KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "100ms", USUAL},
+    {"UCX_TCP_AF_PRIO", "AF_PRIO", "inet,inet6", USUAL},
+    {"UCX_TCP_KEEPIDLE", "KEEPIDLE", "1s", USUAL},
+    {"UCX_TCP_KEEPINTVL", "KEEPINTVL", "1s", USUAL},
+    {"UCX_TCP_KEEPCNT", "KEEPCNT", "2", USUAL},
+    /* One TCP connection to a peer carries everything, besides that by which it was made. */
+    {"UCX_MAX_EAGER_LANES", "MAX_EAGER_LANES", "1", USUAL},
+    {"UCX_MAX_RNDV_LANES", "MAX_RNDV_LANES", "1", USUAL},
+    /* See ucx_conn_post. */
+    {"UCX_TCP_PUT_ENABLE", "PUT_ENABLE", "n", FIXED},
     /* A library prints nothing: errors reach the caller. */
-    {"UCX_LOG_LEVEL", "LOG_LEVEL", "fatal", false},
+    {"UCX_LOG_LEVEL", "LOG_LEVEL", "fatal", USUAL},
 };
 
 static enum ferry_status ucx_fail(ucs_status_t status, const char *what, struct ferry_error *err)
@@ -71,8 +76,6 @@ static enum ferry_status ucx_fail(ucs_status_t status, const char *what, struct 
 /* The value for this transport. UCX connects by one family, whatever a listener's address is. */
 static const char *value_for(const struct transport *transport, const struct setting *setting)
 {
-    if (transport->no_share && strcmp(setting->name, "TLS") == 0)
-        return "tcp,self";
     if (transport->family == AF_INET6 && strcmp(setting->name, "AF_PRIO") == 0)
         return "inet6,inet";
     return setting->value;
@@ -83,7 +86,8 @@ static enum ferry_status set_options(const struct transport *transport, ucp_conf
 {
     for (size_t i = 0; i < sizeof SETTINGS / sizeof SETTINGS[0]; i++) {
         const struct setting *setting = &SETTINGS[i];
-        if (!setting->fixed && getenv(setting->variable) != NULL)
+        if ((setting->kind != FIXED && getenv(setting->variable) != NULL) ||
+            (setting->kind == WITH_TLS && getenv("UCX_TLS") == NULL))
             continue;
         const char *value = value_for(transport, setting);
         ucs_status_t status = ucp_config_modify(config, setting->name, value);
@@ -103,7 +107,7 @@ static enum ferry_status make_context(struct transport *transport, struct ferry_
     ucp_config_t *config;
     const ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-        .features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
         .name = "ferry",
     };
 
@@ -138,7 +142,7 @@ static enum ferry_status make_worker(struct transport *transport, struct ferry_e
     ucs_status_t status = ucp_worker_create(transport->context, &params, &transport->worker);
     if (status != UCS_OK) {
         transport->worker = NULL;
-        return ucx_fail(status, "cannot make a worker (is /dev/shm full?)", err);
+        return ucx_fail(status, "cannot make a worker", err);
     }
     status = ucp_worker_get_efd(transport->worker, &transport->worker_fd);
     for (unsigned id = 0; id < UCX_N_MESSAGES && status == UCS_OK; id++) {
@@ -196,20 +200,12 @@ static enum ferry_status make_listener(struct transport *transport,
     return FERRY_OK;
 }
 
-/* The bell is shared where UCX can share memory; where it cannot, lanes travel. */
 static enum ferry_status make_bell(struct transport *transport, struct ferry_error *err)
 {
-    enum ferry_status st = FERRY_ERR_UNSUPPORTED;
-
-    if (!transport->no_share)
-        st = ucx_memory_share(&transport->bell, transport->context, sizeof(struct lane_bell),
-                              "the bell", err);
-    if (st == FERRY_ERR_UNSUPPORTED) {
-        transport->no_share = true;
-        st = ucx_memory_own(&transport->bell, sizeof(struct lane_bell), "the bell", err);
-    }
     transport->host = transport->no_share ? 0 : ucx_host_id();
-    return st;
+    return transport->no_share
+               ? ucx_memory_own(&transport->bell, sizeof(struct lane_bell), "the bell", err)
+               : ucx_memory_share(&transport->bell, sizeof(struct lane_bell), "the bell", err);
 }
 
 static bool variable_is_set(const char *name)
@@ -233,7 +229,7 @@ static enum ferry_status transport_ucx_create(struct transport **ret,
     transport->events = options->events;
     transport->no_share = variable_is_set("FERRY_FABRIC_NO_SHM");
     transport->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    enum ferry_status st = ucx_address_parse(&address, options->listen, err);
+    enum ferry_status st = ucx_address_parse(&address, options->listen, AF_UNSPEC, err);
     if (st == FERRY_OK && transport->wake_fd < 0)
         st = FERRY_FAIL(err, FERRY_ERR_IO, "ucx: no eventfd: %s", strerror(errno));
     transport->family = address.storage.ss_family;
@@ -286,7 +282,7 @@ static void transport_ucx_destroy(struct transport *transport)
         ucp_worker_destroy(transport->worker); /* what still waited is over now */
     ucx_conn_reap(transport, true);
     ucx_quarantine_sweep(transport, true);
-    ucx_memory_fini(&transport->bell, transport->context);
+    ucx_memory_fini(&transport->bell);
     if (transport->context != NULL)
         ucp_cleanup(transport->context);
     if (transport->wake_fd >= 0)

@@ -50,7 +50,31 @@ static bool port_is_legal(const char *port)
     return value <= 65535;
 }
 
-enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text,
+/* UCX's TCP takes an IPv4 address for the loopback device, whatever else that has. */
+static bool is_unreachable(const struct sockaddr *address)
+{
+    struct sockaddr_in6 in6;
+
+    if (address->sa_family != AF_INET6)
+        return address->sa_family != AF_INET;
+    memcpy(&in6, address, sizeof in6);
+    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr);
+}
+
+static const struct addrinfo *choose(const struct addrinfo *found, sa_family_t family)
+{
+    const struct addrinfo *best = NULL;
+
+    for (const struct addrinfo *each = found; each != NULL; each = each->ai_next) {
+        if (each->ai_addrlen > sizeof(struct sockaddr_storage) || is_unreachable(each->ai_addr))
+            continue;
+        if (best == NULL || (best->ai_family != family && each->ai_family == family))
+            best = each;
+    }
+    return best;
+}
+
+enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text, sa_family_t family,
                                     struct ferry_error *err)
 {
     char host[TRANSPORT_ADDRESS_MAX];
@@ -67,15 +91,20 @@ enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text,
         return FERRY_FAIL(err, FERRY_ERR_ARG, "address '%.100s': the port is no number of 0..65535",
                           text);
     int rc = getaddrinfo(host, port, &hints, &found);
-    if (rc != 0 || found == NULL || found->ai_addrlen > sizeof ret->storage) {
-        if (rc == 0)
-            freeaddrinfo(found);
+    if (rc != 0)
         return FERRY_FAIL(err, FERRY_ERR_ARG, "address '%.100s': unknown host: %s", text,
-                          rc != 0 ? gai_strerror(rc) : "no address");
+                          gai_strerror(rc));
+    const struct addrinfo *best = choose(found, family);
+    if (best != NULL) {
+        *ret = (struct ucx_address){.n_bytes = best->ai_addrlen};
+        memcpy(&ret->storage, best->ai_addr, best->ai_addrlen);
     }
-    *ret = (struct ucx_address){.n_bytes = found->ai_addrlen};
-    memcpy(&ret->storage, found->ai_addr, found->ai_addrlen);
     freeaddrinfo(found);
+    if (best == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_ARG,
+                          "address '%.100s': UCX cannot use ::1; use 127.0.0.1, or an address of a "
+                          "network device",
+                          text);
     return FERRY_OK;
 }
 

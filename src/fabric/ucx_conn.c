@@ -4,8 +4,10 @@
  * with a token that labels all later messages, so that nobody else can speak for the peer, and it
  * outlives its close until UCX has let go of its buffers. It must not know lanes' insides.
  *
- * Control messages travel in fragments of one eager active message each: only those keep their
- * order, which sequence numbers prove. */
+ * Active messages may overtake each other: an endpoint begins on a TCP connection and moves to
+ * shared memory in the middle of the traffic (seen with UCX 1.13.1), and rendezvous takes its time.
+ * So control messages travel in numbered fragments, one eager active message each, and early ones
+ * wait; even the hello may come after them. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -48,13 +50,13 @@ void ucx_conn_post(struct ucx_send *send, enum ucx_message id, size_t n_header, 
             UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
         .cb.send = on_sent,
         .user_data = send,
+        /* Never by rendezvous: over TCP that is ucp_put inside, and a connection that breaks in the
+         * middle of one ends the process by an assertion of UCX 1.13.1 (tcp_ep.c, "PUT_TX_WAITING_
+         * ACK"). It would cost a round trip besides. */
+        .flags = UCP_AM_SEND_FLAG_EAGER,
     };
 
-    /* Ranges of a ring go as UCX sees fit: large ones by rendezvous, straight into the peer's ring.
-     * Only a hello needs the endpoint at the other side. */
-    if (id != UCX_DATA)
-        param.flags |= UCP_AM_SEND_FLAG_EAGER;
-    if (id == UCX_HELLO)
+    if (id == UCX_HELLO) /* which the other side knows by its endpoint */
         param.flags |= UCP_AM_SEND_FLAG_REPLY;
     conn->n_sends++;
     conn->queued_bytes += send->queued_bytes;
@@ -144,8 +146,7 @@ struct transport_conn *ucx_conn_find(struct transport *transport, const struct u
 {
     struct transport_conn *conn = label->slot < UCX_CONNS ? transport->conns[label->slot] : NULL;
 
-    if (conn == NULL || conn->label.token != label->token || conn->state != UCX_OPEN ||
-        conn->said_lost)
+    if (conn == NULL || conn->label.token != label->token || conn->said_lost)
         return NULL;
     return conn;
 }
@@ -194,14 +195,12 @@ ucs_status_t ucx_on_hello(void *arg, const void *header, size_t n_header, void *
     return UCS_OK;
 }
 
-/* Puts a fragment into the message that comes in; what is wrong with it, or NULL. */
+/* Puts the next fragment into the message that comes in; what is wrong with it, or NULL. */
 static const char *take_fragment(struct transport_conn *conn, const struct ucx_control *control,
                                  const void *data, size_t n_bytes)
 {
     struct ucx_inbox *box = conn->partial;
 
-    if (control->n_bytes > TRANSPORT_CONTROL_MAX || control->sequence != conn->sequence_in)
-        return "a control message came out of order or is too long";
     if (box == NULL) {
         box = mem_alloc(sizeof *box + control->n_bytes);
         if (box == NULL)
@@ -227,6 +226,58 @@ static const char *take_fragment(struct transport_conn *conn, const struct ucx_c
     return NULL;
 }
 
+/* Keeps a fragment that came before its turn. */
+static const char *keep_early(struct transport_conn *conn, const struct ucx_control *control,
+                              const void *data, size_t n_bytes)
+{
+    if (conn->n_early == UCX_EARLY_MAX)
+        return "too many control messages came out of order";
+    struct ucx_early *early = mem_alloc(sizeof *early + n_bytes);
+    if (early == NULL)
+        return "no memory for a control message";
+    *early = (struct ucx_early){.next = conn->early, .control = *control, .n_bytes = n_bytes};
+    if (n_bytes > 0)
+        memcpy(early->data, data, n_bytes);
+    conn->early = early;
+    conn->n_early++;
+    return NULL;
+}
+
+/* Takes those early ones whose turn it is now. */
+static const char *take_early(struct transport_conn *conn)
+{
+    struct ucx_early **at = &conn->early;
+    const char *fault = NULL;
+
+    while (*at != NULL && fault == NULL) {
+        struct ucx_early *early = *at;
+        if (early->control.sequence != conn->sequence_in) {
+            at = &early->next;
+            continue;
+        }
+        *at = early->next;
+        conn->n_early--;
+        fault = take_fragment(conn, &early->control, early->data, early->n_bytes);
+        mem_free(early);
+        at = &conn->early;
+    }
+    return fault;
+}
+
+static const char *take_control(struct transport_conn *conn, const struct ucx_control *control,
+                                const void *data, size_t n_bytes)
+{
+    uint32_t ahead = control->sequence - conn->sequence_in;
+
+    if (control->n_bytes > TRANSPORT_CONTROL_MAX || n_bytes > UCX_FRAGMENT_BYTES ||
+        ahead > UCX_EARLY_MAX)
+        return "a control message is too long or out of order";
+    if (ahead > 0)
+        return keep_early(conn, control, data, n_bytes);
+    const char *fault = take_fragment(conn, control, data, n_bytes);
+    return fault != NULL ? fault : take_early(conn);
+}
+
 ucs_status_t ucx_on_control(void *arg, const void *header, size_t n_header, void *data,
                             size_t n_bytes, const ucp_am_recv_param_t *param)
 {
@@ -240,7 +291,7 @@ ucs_status_t ucx_on_control(void *arg, const void *header, size_t n_header, void
         return UCS_OK;
     const char *fault = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0
                             ? "a control message came by rendezvous"
-                            : take_fragment(conn, &control, data, n_bytes);
+                            : take_control(conn, &control, data, n_bytes);
     if (fault != NULL)
         ucx_conn_fail(conn, fault);
     return UCS_OK;
@@ -303,7 +354,7 @@ enum ferry_status ucx_connect(struct transport *transport, const char *address,
                               struct transport_conn **ret_conn, struct ferry_error *err)
 {
     struct ucx_address to;
-    enum ferry_status st = ucx_address_parse(&to, address, err);
+    enum ferry_status st = ucx_address_parse(&to, address, transport->family, err);
 
     if (st != FERRY_OK)
         return st;
@@ -348,6 +399,15 @@ static void free_inbox(struct ucx_inbox *box)
     }
 }
 
+static void free_early(struct ucx_early *early)
+{
+    while (early != NULL) {
+        struct ucx_early *next = early->next;
+        mem_free(early);
+        early = next;
+    }
+}
+
 void ucx_close(struct transport_conn *conn, bool keep_lanes)
 {
     struct transport *transport = conn->owner;
@@ -383,6 +443,7 @@ void ucx_conn_reap(struct transport *transport, bool all)
         ucx_watch_close(&conn->watch);
         free_inbox(conn->first);
         free_inbox(conn->partial);
+        free_early(conn->early);
         mem_free(conn);
     }
 }
@@ -462,7 +523,7 @@ size_t ucx_conn_deliver(struct transport *transport, bool idle)
             (conn->incoming ? events->accepted : events->connected)(events->arg, conn);
             n++;
         }
-        while (is_there(transport, &label) && conn->first != NULL) {
+        while (is_there(transport, &label) && conn->state == UCX_OPEN && conn->first != NULL) {
             deliver_control(conn);
             n++;
         }

@@ -28,8 +28,8 @@ enum {
     UCX_QUEUE_BYTES = 1 << 20,   /* of control messages that UCX has not sent yet, per connection */
     UCX_FRAGMENT_BYTES = 4096,   /* of a control message per active message: one eager fragment */
     UCX_IN_FLIGHT = 4,           /* ranges of one lane that UCX has not sent yet */
-    UCX_RANGES = 4 * UCX_IN_FLIGHT, /* ranges of one lane that have begun to arrive */
-    UCX_RKEY_MAX = 1024,            /* bytes of a packed memory key (about 30 in use) */
+    UCX_RANGES = 256,            /* ranges of one lane that have come before their turn */
+    UCX_EARLY_MAX = 256,         /* fragments of control messages that have, per connection */
 };
 
 /* ---- ucx_address.c ---- */
@@ -39,8 +39,9 @@ struct ucx_address {
     socklen_t n_bytes;
 };
 
-/* "host:port" or "[v6]:port", names too. FERRY_ERR_ARG. */
-enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text,
+/* "host:port" or "[v6]:port", names too: of several addresses the first of the family, if it has
+ * one (AF_UNSPEC: any). FERRY_ERR_ARG; also for ::1, which UCX does not reach. */
+enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text, sa_family_t family,
                                     struct ferry_error *err) FERRY_MUST_CHECK;
 /* Numeric; a wildcard is replaced by an address of this host that others may reach. */
 void ucx_address_format(const struct sockaddr_storage *address,
@@ -75,37 +76,36 @@ uint64_t ucx_host_id(void);
 /* ---- ucx_memory.c ---- */
 
 /* What a region of memory begins with. A peer is told the nonce beside the key, and uses what it
- * has mapped only when it finds it there: a key names a process and a descriptor by numbers, which
- * may mean something else on the other side. */
+ * has mapped only when it finds it there. */
 struct ucx_region {
     _Alignas(64) uint64_t nonce;
+    _Atomic uint32_t left; /* rings: the peer has unmapped them, its last store */
     _Alignas(64) unsigned char data[];
 };
 
-/* Own memory that peers may map (handle set) or that is private to the process. */
+/* Own memory that peers may map, or that is private to the process (fd -1). */
 struct ucx_memory {
-    ucp_mem_h handle;
-    struct ucx_region *region;
-    size_t n_bytes; /* of the data */
+    struct ucx_region *region; /* NULL: none */
+    size_t n_bytes;            /* of the data */
+    int fd;
 };
 
 /* A peer's memory, mapped here. */
 struct ucx_window {
-    ucp_rkey_h rkey;
-    void *data; /* NULL: not mapped */
+    struct ucx_region *region; /* NULL: not mapped */
+    size_t n_bytes;
 };
 
 /* How a peer maps a region: travels in offers. */
 struct ucx_key {
-    uint64_t address; /* at the owner */
-    uint64_t nonce;
+    uint64_t nonce;   /* 0: it cannot be mapped */
     uint64_t n_bytes; /* of the data */
-    uint32_t n_rkey;  /* 0: it cannot be mapped */
-    uint32_t zero;
-    unsigned char rkey[UCX_RKEY_MAX];
+    uint64_t device, inode;
+    uint32_t pid, fd; /* of the owner */
 };
 
-/* Rings that a peer may still write, until its process is gone. */
+/* Rings that a peer may still write: until its process is gone, or has said that it let go of them.
+ */
 struct ucx_quarantined {
     struct ucx_quarantined *next;
     struct ucx_memory memory;
@@ -113,21 +113,24 @@ struct ucx_quarantined {
 };
 
 /* n_bytes of zeroed memory that peers of this host can map; its pages are claimed. what: for the
- * error. FERRY_ERR_NOMEM; FERRY_ERR_UNSUPPORTED: UCX has no transport for it. */
-enum ferry_status ucx_memory_share(struct ucx_memory *ret, ucp_context_h context, size_t n_bytes,
-                                   const char *what, struct ferry_error *err) FERRY_MUST_CHECK;
+ * error. FERRY_ERR_NOMEM. */
+enum ferry_status ucx_memory_share(struct ucx_memory *ret, size_t n_bytes, const char *what,
+                                   struct ferry_error *err) FERRY_MUST_CHECK;
 /* The same, for this process alone. FERRY_ERR_NOMEM. */
 enum ferry_status ucx_memory_own(struct ucx_memory *ret, size_t n_bytes, const char *what,
                                  struct ferry_error *err) FERRY_MUST_CHECK;
-void ucx_memory_fini(struct ucx_memory *memory, ucp_context_h context);
+void ucx_memory_fini(struct ucx_memory *memory);
+bool ucx_memory_is_shared(const struct ucx_memory *memory);
+/* Whether the peer has unmapped it. One that lies writes to pages that nobody else has. */
+bool ucx_memory_is_left(const struct ucx_memory *memory);
 /* The key that peers map it by. */
-void ucx_memory_key(const struct ucx_memory *memory, ucp_context_h context, struct ucx_key *ret);
+void ucx_memory_key(const struct ucx_memory *memory, struct ucx_key *ret);
 
-/* Maps a peer's region with n_bytes of data; false: not reachable by loads and stores, or not what
- * the peer says that it is. The key is hostile. */
-bool ucx_window_open(struct ucx_window *ret, ucp_ep_h ep, const struct ucx_key *key,
-                     size_t n_bytes);
-void ucx_window_close(struct ucx_window *window);
+/* Maps a peer's region with n_bytes of data; false: not to be had, or not what the peer says that
+ * it is. The key is hostile. */
+bool ucx_window_open(struct ucx_window *ret, const struct ucx_key *key, size_t n_bytes);
+/* leave: says so to the owner, who may then free it. */
+void ucx_window_close(struct ucx_window *window, bool leave);
 
 /* A number that nobody can guess. */
 uint64_t ucx_random(void);
@@ -196,13 +199,18 @@ struct ucx_inbox {
     unsigned char data[];
 };
 
-struct ucx_inlet;
+/* A fragment that came before its turn. */
+struct ucx_early {
+    struct ucx_early *next;
+    struct ucx_control control;
+    size_t n_bytes;
+    unsigned char data[];
+};
 
-/* A range of a ring that has begun to arrive. */
+/* A range of a ring that has come. */
 struct ucx_range {
     uint64_t from, next;
-    struct ucx_inlet *inlet; /* NULL: the place is free */
-    bool whole, landed;
+    bool whole;
 };
 
 /* The sending end of a lane that travels. */
@@ -229,7 +237,8 @@ struct ucx_inlet {
     _Atomic uint64_t landed;   /* all before it is there; engine reads */
     uint64_t head;
     uint64_t told_ns; /* when the last credit was sent */
-    struct ucx_range ranges[UCX_RANGES];
+    size_t n_ranges;
+    struct ucx_range *ranges; /* those that came before their turn; or NULL */
 };
 
 struct ucx_lanes {
@@ -266,10 +275,12 @@ struct transport_conn {
     bool failed;   /* lost is due, or was said */
     bool said_lost;
     unsigned passes;  /* of poll since it failed */
-    unsigned n_sends; /* active messages, own and arriving ones, that UCX still holds */
+    unsigned n_sends; /* active messages that UCX still holds */
     size_t queued_bytes;
     uint32_t sequence_out, sequence_in;
     struct ucx_inbox *partial, *first, *last;
+    struct ucx_early *early;
+    size_t n_early;
     struct ucx_lanes lanes;
     char name[TRANSPORT_ADDRESS_MAX];
     char reason[200];
@@ -349,7 +360,7 @@ struct lane_shared *ucx_lane_ring(struct transport_conn *conn, enum lane_channel
  * it. */
 void ucx_lanes_close(struct transport_conn *conn, bool keep);
 void ucx_lanes_free(struct transport_conn *conn);
-/* Frees what is in quarantine of processes that are gone; all: everything. */
+/* Frees what is in quarantine and no longer written by anybody; all: everything. */
 void ucx_quarantine_sweep(struct transport *transport, bool all);
 size_t ucx_quarantined(const struct transport *transport);
 

@@ -69,11 +69,8 @@ enum ferry_status ucx_offer(struct transport_conn *conn, const struct transport_
     if (st != FERRY_OK)
         return st;
     (void)snprintf(what, sizeof what, "lanes to %s", conn->name);
-    st = same_host(conn)
-             ? ucx_memory_share(&own->rings, transport->context, own->n_bytes, what, err)
-             : ucx_memory_own(&own->rings, own->n_bytes, what, err);
-    if (st == FERRY_ERR_UNSUPPORTED) /* it could share the bell: this is memory, not ability */
-        st = FERRY_ERR_NOMEM;
+    st = same_host(conn) ? ucx_memory_share(&own->rings, own->n_bytes, what, err)
+                         : ucx_memory_own(&own->rings, own->n_bytes, what, err);
     if (st != FERRY_OK)
         return st;
     own->offered = true;
@@ -85,8 +82,8 @@ enum ferry_status ucx_offer(struct transport_conn *conn, const struct transport_
         own->in[i].ring_bytes = own->ring_bytes[i];
         offer.ring_bytes[i] = own->ring_bytes[i];
     }
-    ucx_memory_key(&own->rings, transport->context, &offer.rings);
-    ucx_memory_key(&transport->bell, transport->context, &offer.bell);
+    ucx_memory_key(&own->rings, &offer.rings);
+    ucx_memory_key(&transport->bell, &offer.bell);
     memcpy(ret_offer, &offer, sizeof offer);
     *ret_bytes = sizeof offer;
     return FERRY_OK;
@@ -99,10 +96,10 @@ static bool map_peer(struct transport_conn *conn, const struct offer *offer)
 {
     struct ucx_lanes *own = &conn->lanes;
 
-    if (!same_host(conn) || !ucx_window_open(&own->window, conn->ep, &offer->rings, own->n_bytes))
+    if (!same_host(conn) || !ucx_window_open(&own->window, &offer->rings, own->n_bytes))
         return false;
-    if (!ucx_window_open(&own->bell, conn->ep, &offer->bell, sizeof(struct lane_bell))) {
-        ucx_window_close(&own->window);
+    if (!ucx_window_open(&own->bell, &offer->bell, sizeof(struct lane_bell))) {
+        ucx_window_close(&own->window, false);
         return false;
     }
     return true;
@@ -111,15 +108,15 @@ static bool map_peer(struct transport_conn *conn, const struct offer *offer)
 static void open_ends(struct transport_conn *conn)
 {
     struct ucx_lanes *own = &conn->lanes;
-    bool mapped = own->window.data != NULL;
-    struct lane_bell *bell = own->bell.data;
+    bool mapped = own->window.region != NULL;
+    struct lane_bell *bell = mapped ? (struct lane_bell *)(void *)own->bell.region->data : NULL;
 
     for (size_t i = 0; i < LANE_N_CHANNELS; i++) {
         struct ucx_outlet *out = &own->out[i];
         struct ucx_inlet *in = &own->in[i];
         struct lane_hooks committed = {.committed = ucx_committed, .arg = out};
         struct lane_hooks released = {.released = ucx_released, .arg = in};
-        void *data = mapped ? own->window.data : own->mirror.region->data;
+        void *data = (mapped ? own->window.region : own->mirror.region)->data;
         out->conn = conn;
         out->shared = lane_in(own, data, i);
         out->ring_bytes = own->ring_bytes[i];
@@ -174,7 +171,7 @@ enum link_class ucx_link(const struct transport_conn *conn)
 {
     if (!conn->lanes.accepted)
         return LINK_UNKNOWN;
-    return conn->lanes.window.data != NULL ? LINK_SHM : LINK_TCP;
+    return conn->lanes.window.region != NULL ? LINK_SHM : LINK_TCP;
 }
 
 /* ---- end ---- */
@@ -186,7 +183,7 @@ static bool is_exposed(const struct ucx_lanes *own)
 
     for (size_t i = 0; i < LANE_N_CHANNELS; i++)
         travels |= atomic_load(&own->in[i].travels);
-    return own->rings.handle != NULL && !travels;
+    return ucx_memory_is_shared(&own->rings) && !travels;
 }
 
 void ucx_lanes_close(struct transport_conn *conn, bool keep)
@@ -194,28 +191,31 @@ void ucx_lanes_close(struct transport_conn *conn, bool keep)
     struct ucx_lanes *own = &conn->lanes;
     struct transport *transport = conn->owner;
 
-    ucx_window_close(&own->window);
-    ucx_window_close(&own->bell);
-    if (!keep || !is_exposed(own) || ucx_watch_is_gone(&conn->watch))
+    ucx_window_close(&own->window, true);
+    ucx_window_close(&own->bell, false);
+    if (!keep || !is_exposed(own) || ucx_memory_is_left(&own->rings) ||
+        ucx_watch_is_gone(&conn->watch))
         return;
     struct ucx_quarantined *entry = mem_zero(sizeof *entry);
     if (entry == NULL) {
         /* Without a place to write it down the rings stay for good: lost, but hurting nobody. */
-        own->rings = (struct ucx_memory){NULL};
+        own->rings = (struct ucx_memory){.fd = -1};
         return;
     }
     entry->memory = own->rings;
     entry->watch = conn->watch;
     entry->next = transport->quarantine;
     transport->quarantine = entry;
-    own->rings = (struct ucx_memory){NULL};
+    own->rings = (struct ucx_memory){.fd = -1};
     conn->watch = (struct ucx_watch){.fd = -1};
 }
 
 void ucx_lanes_free(struct transport_conn *conn)
 {
-    ucx_memory_fini(&conn->lanes.rings, conn->owner->context);
-    ucx_memory_fini(&conn->lanes.mirror, conn->owner->context);
+    for (size_t i = 0; i < LANE_N_CHANNELS; i++)
+        mem_free(conn->lanes.in[i].ranges);
+    ucx_memory_fini(&conn->lanes.rings);
+    ucx_memory_fini(&conn->lanes.mirror);
 }
 
 void ucx_quarantine_sweep(struct transport *transport, bool all)
@@ -224,12 +224,12 @@ void ucx_quarantine_sweep(struct transport *transport, bool all)
 
     while (*at != NULL) {
         struct ucx_quarantined *entry = *at;
-        if (!all && !ucx_watch_is_gone(&entry->watch)) {
+        if (!all && !ucx_memory_is_left(&entry->memory) && !ucx_watch_is_gone(&entry->watch)) {
             at = &entry->next;
             continue;
         }
         *at = entry->next;
-        ucx_memory_fini(&entry->memory, transport->context);
+        ucx_memory_fini(&entry->memory);
         ucx_watch_close(&entry->watch);
         mem_free(entry);
     }

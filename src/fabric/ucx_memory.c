@@ -1,28 +1,32 @@
-/* Memory that processes of one host share through UCX: own regions, and those of peers.
+/* Memory that processes of one host share: own regions, and those of peers.
  *
- * Why here: UCX makes the segments (unlinked at once, so that a killed process leaves nothing
- * behind) and maps those of peers, but it trusts keys and addresses. Whatever comes from a peer is
- * checked here before it is used as a pointer. It must not know lanes. */
+ * Why here, and not UCX's: ucp_ep_rkey_unpack of 1.13.1 ends the process when the owner of a
+ * segment dies meanwhile, and ucp_rkey_ptr checks no bounds. A region is a sealed memfd that peers
+ * open by /proc/PID/fd, which is how UCX maps its own segments: it has no name, so that whoever is
+ * killed leaves nothing, its pages are claimed at once, and whatever a peer says is compared with
+ * what is there. It must not know lanes. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/size.h"
 #include "fabric/ucx_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/statvfs.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-/* UCX needs some of /dev/shm for itself: 4.3 MB per worker, and small ones per connection. */
-static const uint64_t SHM_MARGIN = 1 << 20;
+/* What may not happen to a region after it was made: a store into it is never SIGBUS. */
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 uint64_t ucx_random(void)
 {
@@ -35,78 +39,67 @@ uint64_t ucx_random(void)
     return value;
 }
 
+/* Bytes that the kernel can still give without pushing anything out; UINT64_MAX: it does not say.
+ */
+static uint64_t free_bytes(void)
+{
+    char line[128];
+    uint64_t kib = UINT64_MAX;
+    FILE *file = fopen("/proc/meminfo", "re");
+
+    if (file == NULL)
+        return UINT64_MAX;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, "MemAvailable:", 13) == 0)
+            kib = strtoull(line + 13, NULL, 10);
+    }
+    (void)fclose(file);
+    return kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024;
+}
+
+/* Maps a whole region and faults its pages in; NULL: no address space or no memory. */
+static struct ucx_region *map_region(int fd, size_t total)
+{
+    void *data = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (data == MAP_FAILED)
+        return NULL;
+    /* An older kernel does not know it, and faults them in one by one later. */
+    if (madvise(data, total, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+        (void)munmap(data, total);
+        return NULL;
+    }
+    return data;
+}
+
 /* ---- own ---- */
 
-static const char *shm_folder(void)
+enum ferry_status ucx_memory_share(struct ucx_memory *ret, size_t n_bytes, const char *what,
+                                   struct ferry_error *err)
 {
-    const char *folder = getenv("UCX_POSIX_DIR");
-
-    return folder != NULL && folder[0] != 0 ? folder : "/dev/shm";
-}
-
-/* Free bytes where UCX makes segments; UINT64_MAX when that cannot be said. */
-static uint64_t shm_free_bytes(void)
-{
-    struct statvfs st;
-    uint64_t n;
-
-    if (statvfs(shm_folder(), &st) != 0 || st.f_blocks == 0 ||
-        !mul_u64(st.f_bavail, st.f_frsize, &n))
-        return UINT64_MAX;
-    return n;
-}
-
-static enum ferry_status no_room(const char *what, size_t n_bytes, struct ferry_error *err)
-{
-    return FERRY_FAIL(err, FERRY_ERR_NOMEM,
-                      "%s: %s has %" PRIu64 " bytes free, %zu are needed; make it larger (mount -o "
-                      "remount,size=, or --shm-size of a container) or the lanes smaller",
-                      what, shm_folder(), shm_free_bytes(), n_bytes);
-}
-
-/* Faults the pages in, writable. False: some cannot be had, where a store would be SIGBUS. */
-static bool claim(void *data, size_t n_bytes)
-{
-    uintptr_t begin = (uintptr_t)data & ~(uintptr_t)4095;
-    uintptr_t end = (uintptr_t)data + n_bytes;
-
-    if (madvise((void *)begin, end - begin, MADV_POPULATE_WRITE) == 0)
-        return true;
-    /* An older kernel does not know it. The owner's pages are there even so: UCX has written them.
-     */
-    return errno == EINVAL;
-}
-
-enum ferry_status ucx_memory_share(struct ucx_memory *ret, ucp_context_h context, size_t n_bytes,
-                                   const char *what, struct ferry_error *err)
-{
+    struct ucx_region *region = NULL;
+    uint64_t available = free_bytes();
     size_t total;
-    ucp_mem_h handle;
 
-    if (!add_size(n_bytes, sizeof(struct ucx_region), &total))
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "%s: %zu bytes are too many", what, n_bytes);
-    if (shm_free_bytes() < total + SHM_MARGIN)
-        return no_room(what, total, err);
-    ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
-        .length = total,
-        .flags = UCP_MEM_MAP_ALLOCATE,
-    };
-    ucs_status_t status = ucp_mem_map(context, &params, &handle);
-    if (status != UCS_OK) {
-        if (shm_free_bytes() < total + SHM_MARGIN)
-            return no_room(what, total, err);
-        return FERRY_FAIL(err, FERRY_ERR_UNSUPPORTED, "%s: UCX cannot share %zu bytes: %s", what,
-                          total, ucs_status_string(status));
+    if (!add_size(n_bytes, sizeof *region, &total) || total > INT64_MAX || total > available)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM,
+                          "%s: %zu bytes of shared memory are needed, %" PRIu64
+                          " are free; make the lanes smaller",
+                          what, n_bytes, available);
+    int fd = memfd_create("ferry-lanes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd >= 0 && ftruncate(fd, (off_t)total) == 0 && fallocate(fd, 0, 0, (off_t)total) == 0 &&
+        fcntl(fd, F_ADD_SEALS, SEALS) == 0)
+        region = map_region(fd, total);
+    if (region == NULL) {
+        enum ferry_status st = FERRY_FAIL(
+            err, FERRY_ERR_NOMEM, "%s: no shared memory for %zu bytes: %s; make the lanes smaller",
+            what, total, strerror(errno));
+        if (fd >= 0)
+            (void)close(fd);
+        return st;
     }
-    ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS};
-    status = ucp_mem_query(handle, &attr);
-    if (status != UCS_OK || !claim(attr.address, total)) {
-        (void)ucp_mem_unmap(context, handle);
-        return no_room(what, total, err);
-    }
-    *ret = (struct ucx_memory){.handle = handle, .region = attr.address, .n_bytes = n_bytes};
-    ret->region->nonce = ucx_random();
+    *ret = (struct ucx_memory){.region = region, .n_bytes = n_bytes, .fd = fd};
+    region->nonce = ucx_random();
     return FERRY_OK;
 }
 
@@ -120,103 +113,100 @@ enum ferry_status ucx_memory_own(struct ucx_memory *ret, size_t n_bytes, const c
         data = map_alloc(total, 0);
     if (data == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "%s: no memory for %zu bytes", what, n_bytes);
-    *ret = (struct ucx_memory){.region = data, .n_bytes = n_bytes};
+    *ret = (struct ucx_memory){.region = data, .n_bytes = n_bytes, .fd = -1};
     return FERRY_OK;
 }
 
-void ucx_memory_fini(struct ucx_memory *memory, ucp_context_h context)
+void ucx_memory_fini(struct ucx_memory *memory)
 {
-    if (memory->handle != NULL)
-        (void)ucp_mem_unmap(context, memory->handle);
-    else if (memory->region != NULL)
-        map_free(memory->region, memory->n_bytes + sizeof(struct ucx_region));
-    *memory = (struct ucx_memory){NULL};
+    size_t total = memory->n_bytes + sizeof(struct ucx_region);
+
+    if (memory->region == NULL)
+        return;
+    if (memory->fd >= 0) {
+        (void)munmap(memory->region, total);
+        (void)close(memory->fd);
+    } else {
+        map_free(memory->region, total);
+    }
+    *memory = (struct ucx_memory){.fd = -1};
 }
 
-void ucx_memory_key(const struct ucx_memory *memory, ucp_context_h context, struct ucx_key *ret)
+bool ucx_memory_is_shared(const struct ucx_memory *memory)
 {
-    void *rkey;
-    size_t n;
+    return memory->region != NULL && memory->fd >= 0;
+}
+
+void ucx_memory_key(const struct ucx_memory *memory, struct ucx_key *ret)
+{
+    struct stat st;
 
     memset(ret, 0, sizeof *ret);
     ret->n_bytes = memory->n_bytes;
-    if (memory->handle == NULL || ucp_rkey_pack(context, memory->handle, &rkey, &n) != UCS_OK)
+    if (!ucx_memory_is_shared(memory) || fstat(memory->fd, &st) != 0)
         return;
-    if (n <= UCX_RKEY_MAX) {
-        memcpy(ret->rkey, rkey, n);
-        ret->n_rkey = (uint32_t)n;
-        ret->address = (uint64_t)(uintptr_t)memory->region;
-        ret->nonce = memory->region->nonce;
-    }
-    ucp_rkey_buffer_release(rkey);
+    ret->nonce = memory->region->nonce;
+    ret->device = (uint64_t)st.st_dev;
+    ret->inode = (uint64_t)st.st_ino;
+    ret->pid = (uint32_t)getpid();
+    ret->fd = (uint32_t)memory->fd;
 }
 
 /* ---- a peer's ---- */
 
-/* Whether [data, data + n_bytes) lies in one mapping that is shared and may be written. UCX adds a
- * number of the peer's to where it has mapped the segment and does not look where that leads. */
-static bool is_shared_mapping(const void *data, size_t n_bytes)
+/* Opens what the key names; -1: it is not there, not to be had, or something else. */
+static int open_region(const struct ucx_key *key, size_t total)
 {
-    uintptr_t begin = (uintptr_t)data, end;
-    char line[512];
-    bool found = false, at_start = true;
+    char path[64];
+    struct stat st;
 
-    if (__builtin_add_overflow(begin, n_bytes, &end))
-        return false;
-    FILE *maps = fopen("/proc/self/maps", "re");
-    if (maps == NULL)
-        return false;
-    while (!found && fgets(line, sizeof line, maps) != NULL) {
-        bool was_start = at_start;
-        char *rest;
-        at_start = strchr(line, '\n') != NULL; /* the next piece is a new line */
-        if (!was_start)
-            continue;
-        uintptr_t from = (uintptr_t)strtoull(line, &rest, 16);
-        uintptr_t to = *rest == '-' ? (uintptr_t)strtoull(rest + 1, &rest, 16) : 0;
-        found = from <= begin && end <= to && strncmp(rest, " rw-s ", 6) == 0;
+    (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/fd/%" PRIu32, key->pid, key->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_dev == key->device &&
+        (uint64_t)st.st_ino == key->inode && st.st_size == (off_t)total) {
+        int seals = fcntl(fd, F_GET_SEALS);
+        if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0)
+            return fd;
     }
-    (void)fclose(maps);
-    return found;
+    (void)close(fd);
+    return -1;
 }
 
-/* A copy of the key that may be read far beyond its end: ucp_ep_rkey_unpack takes no size, and goes
- * by up to 64 lengths of one byte that stand in the key. */
-static ucs_status_t unpack(ucp_ep_h ep, const struct ucx_key *key, ucp_rkey_h *ret)
+bool ucx_window_open(struct ucx_window *ret, const struct ucx_key *key, size_t n_bytes)
 {
-    enum { PADDED = 64 * 256 + 2 * UCX_RKEY_MAX };
-    unsigned char *copy = mem_zero(PADDED);
-
-    if (copy == NULL)
-        return UCS_ERR_NO_MEMORY;
-    memcpy(copy, key->rkey, key->n_rkey);
-    ucs_status_t status = ucp_ep_rkey_unpack(ep, copy, ret);
-    mem_free(copy);
-    return status;
-}
-
-bool ucx_window_open(struct ucx_window *ret, ucp_ep_h ep, const struct ucx_key *key, size_t n_bytes)
-{
-    ucp_rkey_h rkey;
-    void *data = NULL;
     size_t total;
 
-    if (key->n_rkey == 0 || key->n_rkey > UCX_RKEY_MAX || key->n_bytes != n_bytes ||
-        !add_size(n_bytes, sizeof(struct ucx_region), &total) || unpack(ep, key, &rkey) != UCS_OK)
+    if (key->nonce == 0 || key->n_bytes != n_bytes ||
+        !add_size(n_bytes, sizeof(struct ucx_region), &total) || total > INT64_MAX)
         return false;
-    if (ucp_rkey_ptr(rkey, key->address, &data) != UCS_OK || (uintptr_t)data % LANE_ALIGN != 0 ||
-        !is_shared_mapping(data, total) || !claim(data, total) ||
-        ((const struct ucx_region *)data)->nonce != key->nonce) {
-        ucp_rkey_destroy(rkey);
+    int fd = open_region(key, total);
+    if (fd < 0)
+        return false;
+    struct ucx_region *region = map_region(fd, total);
+    (void)close(fd);
+    if (region == NULL)
+        return false;
+    if (region->nonce != key->nonce) {
+        (void)munmap(region, total);
         return false;
     }
-    *ret = (struct ucx_window){.rkey = rkey, .data = ((struct ucx_region *)data)->data};
+    *ret = (struct ucx_window){.region = region, .n_bytes = n_bytes};
     return true;
 }
 
-void ucx_window_close(struct ucx_window *window)
+void ucx_window_close(struct ucx_window *window, bool leave)
 {
-    if (window->rkey != NULL)
-        ucp_rkey_destroy(window->rkey);
+    if (window->region == NULL)
+        return;
+    if (leave) /* pairs with the load in ucx_memory_is_left */
+        atomic_store_explicit(&window->region->left, 1, memory_order_release);
+    (void)munmap(window->region, window->n_bytes + sizeof(struct ucx_region));
     *window = (struct ucx_window){NULL};
+}
+
+bool ucx_memory_is_left(const struct ucx_memory *memory)
+{
+    return atomic_load_explicit(&memory->region->left, memory_order_acquire) != 0;
 }

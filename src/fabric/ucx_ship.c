@@ -14,7 +14,9 @@
 
 #include <string.h>
 
-enum { CHUNK_BYTES = 256 << 10 };            /* of one active message at most */
+/* Of one active message at most: with its headers it fits into a receive buffer of UCX's TCP
+ * (UCX_TCP_RX_SEG_SIZE, 64 KiB), so that it is sent from where it lies and copied once. */
+enum { CHUNK_BYTES = 60 << 10 };
 static const uint64_t CREDIT_NS = 20000000u; /* that a small credit may wait */
 
 /* ---- engine ---- */
@@ -60,7 +62,7 @@ void ucx_released(void *arg, struct lane *lane, uint64_t tail)
     (void)lane;
     if (!atomic_load_explicit(&in->travels, memory_order_relaxed))
         return;
-    /* Pairs with the load in admit: what is given back is no longer read. */
+    /* Pairs with the load in may_land: what is given back is no longer read. */
     atomic_store(&in->released, tail);
     if (credit_presses(in))
         ucx_nudge(in->conn->owner);
@@ -142,7 +144,7 @@ void ucx_ship(struct transport *transport)
         if (conn == NULL || !conn->lanes.accepted)
             continue;
         for (uint32_t channel = 0; channel < LANE_N_CHANNELS; channel++) {
-            if (conn->lanes.window.data == NULL)
+            if (conn->lanes.window.region == NULL)
                 ship_out(conn, channel);
             if (atomic_load(&conn->lanes.in[channel].travels))
                 send_credit(conn, channel, now_ns);
@@ -159,7 +161,7 @@ bool ucx_ship_due(struct transport *transport)
         for (uint32_t channel = 0; channel < LANE_N_CHANNELS; channel++) {
             const struct ucx_outlet *out = &conn->lanes.out[channel];
             const struct ucx_inlet *in = &conn->lanes.in[channel];
-            if (conn->lanes.window.data == NULL && out->in_flight < UCX_IN_FLIGHT &&
+            if (conn->lanes.window.region == NULL && out->in_flight < UCX_IN_FLIGHT &&
                 out->sent != atomic_load(&out->committed))
                 return true;
             if (atomic_load(&in->travels) && credit_presses(in))
@@ -171,103 +173,74 @@ bool ucx_ship_due(struct transport *transport)
 
 /* ---- in ---- */
 
-/* Moves the head over what has arrived without a gap. */
-static void advance(struct ucx_inlet *in)
-{
-    uint64_t head = in->head, landed = atomic_load(&in->landed);
-    bool moved = true;
-
-    while (moved) {
-        moved = false;
-        for (size_t i = 0; i < UCX_RANGES; i++) {
-            struct ucx_range *range = &in->ranges[i];
-            if (range->inlet == NULL || !range->landed || range->from != landed)
-                continue;
-            landed = range->next;
-            if (range->whole)
-                in->head = landed;
-            range->inlet = NULL;
-            moved = true;
-        }
-    }
-    atomic_store(&in->landed, landed);
-    if (in->head != head) { /* pairs with the acquire in lane_take */
-        atomic_store_explicit(&in->shared->head, in->head, memory_order_release);
-        in->conn->owner->ring_bell = true;
-    }
-}
-
-/* A place for the range, or NULL: it is not one that the sender may send. */
-static struct ucx_range *admit(struct ucx_inlet *in, const struct ucx_data *data, size_t n_bytes)
+/* Whether the range is one that the sender may send now. */
+static bool may_land(const struct ucx_inlet *in, const struct ucx_data *data, size_t n_bytes)
 {
     uint64_t ring = in->ring_bytes;
     uint64_t end = (data->from | (ring - 1)) + 1;
-    struct ucx_range *place = NULL;
 
     if (n_bytes == 0 || data->from % LANE_ALIGN != 0 || data->next % LANE_ALIGN != 0 ||
         data->next <= data->from || n_bytes > data->next - data->from || data->next > end ||
         (n_bytes < data->next - data->from && data->next != end))
-        return NULL;
+        return false;
     if (data->from < atomic_load(&in->landed) || data->next - atomic_load(&in->released) > ring)
-        return NULL;
-    for (size_t i = 0; i < UCX_RANGES; i++) {
-        struct ucx_range *range = &in->ranges[i];
-        if (range->inlet == NULL)
-            place = range;
-        else if (data->from < range->next && range->from < data->next)
-            return NULL;
+        return false;
+    for (size_t i = 0; i < in->n_ranges; i++) {
+        if (data->from < in->ranges[i].next && in->ranges[i].from < data->next)
+            return false;
     }
-    if (place != NULL)
-        *place = (struct ucx_range){
-            .from = data->from, .next = data->next, .inlet = in, .whole = data->whole != 0};
-    return place;
+    return true;
 }
 
-static void on_landed(void *request, ucs_status_t status, size_t n_bytes, void *arg)
+static void pass_range(struct ucx_inlet *in, const struct ucx_range *range)
 {
-    struct ucx_range *range = arg;
-    struct ucx_inlet *in = range->inlet;
-    struct transport_conn *conn = in->conn;
-
-    (void)n_bytes;
-    conn->n_sends--;
-    if (status == UCS_OK && !conn->failed) {
-        range->landed = true;
-        advance(in);
-    } else if (status != UCS_OK) {
-        ucx_conn_fail(conn, ucs_status_string(status));
-    }
-    ucp_request_free(request);
+    atomic_store(&in->landed, range->next);
+    if (range->whole)
+        in->head = range->next;
 }
 
-/* Brings the bytes to their place: now, or by rendezvous. */
-static void land(struct ucx_range *range, void *data, size_t n_bytes, bool by_rendezvous)
+/* Takes those ranges whose turn it is now. */
+static void pass_early(struct ucx_inlet *in)
 {
-    struct ucx_inlet *in = range->inlet;
-    struct transport_conn *conn = in->conn;
-    unsigned char *to = in->shared->ring + (range->from & (in->ring_bytes - 1));
+    size_t i = 0;
 
-    if (by_rendezvous) {
-        const ucp_request_param_t param = {
-            .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-            .cb.recv_am = on_landed,
-            .user_data = range,
-        };
-        conn->n_sends++;
-        ucs_status_ptr_t request =
-            ucp_am_recv_data_nbx(conn->owner->worker, data, to, n_bytes, &param);
-        if (UCS_PTR_IS_PTR(request))
-            return;
-        conn->n_sends--;
-        if (UCS_PTR_IS_ERR(request)) {
-            ucx_conn_fail(conn, ucs_status_string(UCS_PTR_STATUS(request)));
-            return;
+    while (i < in->n_ranges) {
+        if (in->ranges[i].from != atomic_load(&in->landed)) {
+            i++;
+            continue;
         }
-    } else {
-        memcpy(to, data, n_bytes);
+        pass_range(in, &in->ranges[i]);
+        in->ranges[i] = in->ranges[--in->n_ranges];
+        i = 0;
     }
-    range->landed = true;
-    advance(in);
+}
+
+/* Copies a range to its place and moves the head over what is there without a gap. False: too much
+ * has come before its turn, or there is no memory. */
+static bool land(struct ucx_inlet *in, const struct ucx_data *data, const void *bytes,
+                 size_t n_bytes)
+{
+    const struct ucx_range range = {
+        .from = data->from, .next = data->next, .whole = data->whole != 0};
+    uint64_t head = in->head;
+
+    atomic_store(&in->travels, true);
+    memcpy(in->shared->ring + (data->from & (in->ring_bytes - 1)), bytes, n_bytes);
+    if (range.from != atomic_load(&in->landed)) {
+        if (in->ranges == NULL)
+            in->ranges = mem_array(UCX_RANGES, sizeof in->ranges[0]);
+        if (in->ranges == NULL || in->n_ranges == UCX_RANGES)
+            return false;
+        in->ranges[in->n_ranges++] = range;
+        return true;
+    }
+    pass_range(in, &range);
+    pass_early(in);
+    if (in->head != head) { /* pairs with the acquire in lane_take */
+        atomic_store_explicit(&in->shared->head, in->head, memory_order_release);
+        in->conn->owner->ring_bell = true;
+    }
+    return true;
 }
 
 ucs_status_t ucx_on_data(void *arg, const void *header, size_t n_header, void *data, size_t n_bytes,
@@ -281,16 +254,14 @@ ucs_status_t ucx_on_data(void *arg, const void *header, size_t n_header, void *d
     struct transport_conn *conn = ucx_conn_find(arg, &said.label);
     if (conn == NULL || conn->failed)
         return UCS_OK;
-    struct ucx_range *range = NULL;
-    if (said.channel < LANE_N_CHANNELS && conn->lanes.offered) {
-        struct ucx_inlet *in = &conn->lanes.in[said.channel];
-        atomic_store(&in->travels, true);
-        range = admit(in, &said, n_bytes);
-    }
-    if (range == NULL)
+    if (said.channel >= LANE_N_CHANNELS || !conn->lanes.offered ||
+        (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
+        !may_land(&conn->lanes.in[said.channel], &said, n_bytes)) {
         ucx_conn_fail(conn, "it sends to a place of a lane where it may not");
-    else
-        land(range, data, n_bytes, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+        return UCS_OK;
+    }
+    if (!land(&conn->lanes.in[said.channel], &said, data, n_bytes))
+        ucx_conn_fail(conn, "no memory for a range that came before its turn");
     return UCS_OK;
 }
 
@@ -309,14 +280,15 @@ ucs_status_t ucx_on_credit(void *arg, const void *header, size_t n_header, void 
     if (conn == NULL || conn->failed)
         return UCS_OK;
     struct ucx_outlet *out =
-        said.channel < LANE_N_CHANNELS && conn->lanes.accepted && conn->lanes.window.data == NULL
+        said.channel < LANE_N_CHANNELS && conn->lanes.accepted && conn->lanes.window.region == NULL
             ? &conn->lanes.out[said.channel]
             : NULL;
-    if (out == NULL || said.tail < out->tail || said.tail > out->sent ||
-        said.tail % LANE_ALIGN != 0) {
+    if (out == NULL || said.tail > out->sent || said.tail % LANE_ALIGN != 0) {
         ucx_conn_fail(conn, "it gives back what it was not sent");
         return UCS_OK;
     }
+    if (said.tail <= out->tail) /* a newer one has overtaken it */
+        return UCS_OK;
     out->tail = said.tail;
     /* Pairs with the acquire in lane_reserve. */
     atomic_store_explicit(&out->shared->tail, said.tail, memory_order_release);
