@@ -20,7 +20,8 @@ class Serve(cli.Case):
         demo = self.demo()
         for flags in (["--port", "65536"], ["--port", "x"], ["--parallel", "0"], ["--drain-seconds", "-1"],
                       ["--stall-seconds", "0"], ["--keepalive-seconds", "nan"], ["--max-waiting", "0"],
-                      ["--served-model-name", ""], ["--workers", "17"]):
+                      ["--served-model-name", ""], ["--workers", "17"],
+                      ["--connections-per-peer", "0"], ["--connections-per-peer", "2000"]):
             done = cli.ferry("serve", demo, *flags)
             self.assertEqual(done.code, 2, flags)
             self.assertIn(flags[1] or "empty", done.err)
@@ -85,14 +86,39 @@ class Serve(cli.Case):
         path = os.path.join(cli.SCRATCH, "access.log")
         server = self.served("--access-log", path)
         server.post("/v1/completions", {"prompt": "secret text", "max_tokens": 3})
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "no JSON, secret"}}
+        server.post("/v1/chat/completions", {"max_tokens": 1, "messages": [
+            {"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "ok", "tool_call_id": "1"}]})
         server.get("/health")
         server.stop()  # the line is written after its answer
         with open(path, encoding="utf-8") as f:
             lines = f.read().splitlines()
-        self.assertEqual(len(lines), 1, lines)
-        line = json.loads(lines[0])
+        self.assertEqual(len(lines), 2, lines)
+        line, chat = map(json.loads, lines)
         self.assertEqual((line["route"], line["status"], line["completion_tokens"]), ("completions", 200, 3))
-        self.assertNotIn("secret", lines[0])
+        self.assertNotIn("bad_arguments", line)
+        self.assertEqual((chat["route"], chat["status"], chat["bad_arguments"]), ("chat", 200, 1))
+        self.assertNotIn("secret", "".join(lines))
+
+    def test_connections_per_peer(self):
+        server = self.served("--connections-per-peer", "2")
+        kept, until = [], time.monotonic() + 10
+        while len(kept) < 2 and time.monotonic() < until:  # what asked for /ready may still be there
+            sock = server.connect()
+            self.addCleanup(sock.close)
+            try:
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                if b"200 OK" in sock.recv(4096):
+                    kept.append(sock)
+            except ConnectionError:
+                pass
+        self.assertEqual(len(kept), 2)
+        with server.connect() as third:
+            try:
+                self.assertEqual(third.recv(100), b"")
+            except ConnectionError:
+                pass  # as clear
 
 
 if __name__ == "__main__":

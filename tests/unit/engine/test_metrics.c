@@ -6,6 +6,7 @@
 #include "engine/metrics.h"
 #include "observe/exposition.h"
 #include "observe/vllm.h"
+#include "tests/support/tiny.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -323,6 +324,45 @@ static void preempted_prompts_count_once(void **state)
     metric_registry_destroy(registry);
 }
 
+/* A step that one request spoils is done again for each alone, and these steps count like others.
+ */
+static void repeated_steps_are_observed(void **state)
+{
+    enum { POISONED = 150 };
+    struct tiny_options tiny = tiny_defaults("qwen3_moe");
+    struct engine_metrics m;
+    struct metric_registry *registry = registered(&m, SERVED_CONTEXT);
+    struct served served;
+    static struct asked good, bad;
+    struct asked *list[] = {&good, &bad};
+    double sum;
+
+    (void)state;
+    tiny.n_vocab = SERVED_VOCAB;
+    tiny.poison = "model.embed_tokens.weight";
+    tiny.poisoned_item = (size_t)POISONED * tiny.hidden + 3;
+    const char *folder = tiny_write(&tiny);
+    served_open(&served, &(struct served_options){.folder = folder, .scheduler.metrics = &m});
+    asked_init(&good, 40, 1, 1); /* one token: it is in the spoilt step only */
+    asked_init(&bad, 20, 2, 1);
+    for (size_t i = 0; i < 40; i++)
+        good.ids[i] %= POISONED;
+    bad.ids[19] = POISONED;
+    asked_submit(&good, &served);
+    asked_submit(&bad, &served);
+    served_finish(&served, list, 2, 10);
+    assert_int_equal(good.answers[0].finish, REQUEST_FINISH_LENGTH);
+    assert_int_equal(bad.answers[0].finish, REQUEST_FINISH_ERROR);
+    assert_int_equal(metric_counts(m.nonfinite), 1);
+    assert_int_equal(model_counters(served.model)->steps, 1);
+    assert_int_equal(n_of(m.step_distinct_experts, &sum), 1);
+    asked_end(&good);
+    asked_end(&bad);
+    served_close(&served);
+    tiny_remove(folder);
+    metric_registry_destroy(registry);
+}
+
 /* The counters after three requests: one with two answers, one that repeats its prompt, one that is
  * cancelled. */
 static void the_numbers_are_what_was_served(void **state)
@@ -411,6 +451,7 @@ int main(void)
         cmocka_unit_test(the_aliases_are_complete),
         cmocka_unit_test(gauges_count_everybody_once),
         cmocka_unit_test(preempted_prompts_count_once),
+        cmocka_unit_test(repeated_steps_are_observed),
         cmocka_unit_test(the_numbers_are_what_was_served),
     };
     return cmocka_run_group_tests(tests, served_setup, served_teardown);
