@@ -248,7 +248,7 @@ static void on_attached(struct fabric *f, struct peer *peer, const struct wire *
     entry->attached |= seat_bit(peer->seat);
     if (entry->attached != entry->wanted)
         return;
-    group_enter(&f->group, entry->seat, entry->instance, &entry->table, now_ns, now_ns);
+    group_enter(&f->group, entry->seat, entry->instance, &entry->table, now_ns);
     entry->joined = true;
     message.joined.seats = entry->attached;
     (void)peers_send(f, entry->ask, &message);

@@ -1,22 +1,11 @@
 /* The rules of membership. See group.h, and docs/membership.md for why they are safe. */
-#include "fabric/group.h"
+#include "fabric/group_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Terms and epochs above are no honest counters; refused, so that adding never overflows. */
-#define TERM_MAX  (UINT64_MAX / 4)
-#define EPOCH_MAX (UINT32_MAX - 16)
-
-static int count_bits(uint64_t mask)
-{
-    return __builtin_popcountll(mask);
-}
-
-/* Runs the block for every seat of a mask; no break inside. */
-#define FOR_SEATS(s, mask)                                                    \
-    for (uint64_t rest_##s = (mask); rest_##s != 0; rest_##s &= rest_##s - 1) \
-        for (int s = __builtin_ctzll(rest_##s), once_##s = 1; once_##s != 0; once_##s = 0)
+/* Terms above are no honest counters; refused, so that adding never overflows. */
+#define TERM_MAX (UINT64_MAX / 4)
 
 /* ---- what is known of a peer ---- */
 
@@ -33,57 +22,48 @@ static struct group_peer *peer_in(struct group *g, const struct wire_table *tabl
     return p->instance != 0 && p->instance == table->seats[s].instance ? p : NULL;
 }
 
-static const struct group_peer *peer_of(const struct group *g, int s)
+const struct group_peer *group_peer_of(const struct group *g, int s)
 {
     return peer_in((struct group *)g, &g->committed, s);
 }
 
-static uint64_t ago(uint64_t then_ns, uint64_t now_ns)
-{
-    return now_ns > then_ns ? now_ns - then_ns : 0;
-}
-
-static uint64_t silence_of(const struct group_peer *p, uint64_t now_ns)
+uint64_t group_silence(const struct group_peer *p, uint64_t now_ns)
 {
     return p == NULL ? UINT64_MAX : ago(p->heard_ns, now_ns);
 }
 
-static bool is_working(const struct group_peer *p)
+bool group_works(const struct group_peer *p)
 {
     return p != NULL && p->connected && !p->lost;
 }
 
-/* Its messages count: connected, and heard of lately. */
-static bool is_heard(const struct group *g, int s, uint64_t now_ns)
+bool group_hears(const struct group *g, int s, uint64_t now_ns)
 {
-    const struct group_peer *p = peer_of(g, s);
+    const struct group_peer *p = group_peer_of(g, s);
 
-    return is_working(p) && silence_of(p, now_ns) < g->limits.dead_ns;
+    return group_works(p) && group_silence(p, now_ns) < g->limits.dead_ns;
 }
 
-/* Its own lease as a member is over for sure: either nothing was heard for so long, so that it has
- * got no echo of anything younger, or nothing was said to it for so long. */
-static bool is_lapsed(const struct group *g, const struct group_peer *p, uint64_t now_ns)
+bool group_lapsed(const struct group *g, const struct group_peer *p, uint64_t now_ns)
 {
-    if (silence_of(p, now_ns) >= g->limits.dead_ns)
+    if (group_silence(p, now_ns) >= g->limits.dead_ns)
         return true;
     return p->starved && ago(p->fed_ns, now_ns) >= g->limits.dead_ns;
 }
 
-/* Members whose process has ended, by own proof or that of a member which is heard. */
-static uint64_t gone_mask(const struct group *g, uint64_t now_ns)
+uint64_t group_gone_mask(const struct group *g, uint64_t now_ns)
 {
     uint64_t members = wire_table_members(&g->committed) & ~seat_bit(g->seat);
     uint64_t gone = 0;
 
     FOR_SEATS(s, members)
     {
-        const struct group_peer *p = peer_of(g, s);
+        const struct group_peer *p = group_peer_of(g, s);
         if (p == NULL)
             continue;
         if (p->gone)
             gone |= seat_bit(s);
-        if (!p->beaten || p->gone || !is_heard(g, s, now_ns))
+        if (!p->beaten || p->gone || !group_hears(g, s, now_ns))
             continue;
         FOR_SEATS(other, p->beat.gone & members)
         {
@@ -102,25 +82,42 @@ static uint64_t broken_mask(const struct group *g, uint64_t now_ns)
 
     FOR_SEATS(s, wire_table_members(&g->committed) & ~seat_bit(g->seat))
     {
-        if (!is_heard(g, s, now_ns))
+        if (!group_hears(g, s, now_ns))
             broken |= seat_bit(s);
     }
     return broken;
 }
 
-static bool issuer_lease(const struct group *g, uint64_t now_ns)
+/* Part of the time of silence that leases are shorter by, for clocks that do not run equally. */
+static uint64_t lease_length(const struct group *g)
 {
-    uint64_t voters = wire_table_members(&g->committed) & ~gone_mask(g, now_ns);
-    int n = 1;
+    return g->limits.dead_ns - g->limits.heartbeat_ns;
+}
 
-    FOR_SEATS(s, voters & ~seat_bit(g->seat))
-    {
-        const struct group_peer *p = peer_of(g, s);
-        if (p != NULL && p->confirmed_ns != 0 &&
-            ago(p->confirmed_ns, now_ns) < g->limits.dead_ns - g->limits.heartbeat_ns)
-            n++;
+/* How long this rank may issue epochs: until a half of the members, itself among them, may promise
+ * their votes to others. */
+static uint64_t issuer_lease(const struct group *g, uint64_t now_ns)
+{
+    uint64_t voters = wire_table_members(&g->committed) & ~group_gone_mask(g, now_ns);
+    int wanted = (count_bits(voters) + 1) / 2 - 1;
+    uint64_t best = lease_length(g), bar = UINT64_MAX;
+
+    if (g->role != GROUP_ISSUER || g->first || g->committed.issuer != g->seat)
+        return 0;
+    /* The wanted-th youngest confirmation: each round takes the next one below the bar. */
+    for (uint64_t rest = voters & ~seat_bit(g->seat); wanted > 0; wanted--) {
+        int youngest = -1;
+        FOR_SEATS(s, rest)
+        {
+            if (youngest < 0 || g->peers[s].confirmed_ns > g->peers[youngest].confirmed_ns)
+                youngest = s;
+        }
+        const struct group_peer *p = youngest >= 0 ? group_peer_of(g, youngest) : NULL;
+        bar = p != NULL ? ago(p->confirmed_ns, now_ns) : UINT64_MAX;
+        rest &= youngest >= 0 ? ~seat_bit(youngest) : 0;
+        best = bar < lease_length(g) ? lease_length(g) - bar : 0;
     }
-    return 2 * n >= count_bits(voters);
+    return best;
 }
 
 /* This rank cannot have been given up behind its back. */
@@ -129,10 +126,9 @@ static bool has_lease(const struct group *g, uint64_t now_ns)
     if (g->committed.epoch == 0)
         return false;
     if (g->committed.issuer == g->seat)
-        return g->role == GROUP_ISSUER && issuer_lease(g, now_ns);
-    const struct group_peer *p = peer_of(g, g->committed.issuer);
-    return p != NULL && p->confirmed_ns != 0 &&
-           ago(p->confirmed_ns, now_ns) < g->limits.dead_ns - g->limits.heartbeat_ns;
+        return issuer_lease(g, now_ns) > 0;
+    const struct group_peer *p = group_peer_of(g, g->committed.issuer);
+    return p != NULL && p->lease_ns > now_ns;
 }
 
 /* Whether somebody who issued, or wanted to, does so no longer. */
@@ -144,10 +140,10 @@ static bool is_out(const struct group *g, int s, uint64_t now_ns)
         return g->role == GROUP_FOLLOWER;
     if (!seat_is_member(g->committed.seats[s].state))
         return true;
-    const struct group_peer *p = peer_of(g, s);
-    if (p == NULL || silence_of(p, now_ns) >= g->limits.dead_ns)
+    const struct group_peer *p = group_peer_of(g, s);
+    if (p == NULL || group_silence(p, now_ns) >= g->limits.dead_ns)
         return true;
-    if ((gone_mask(g, now_ns) & seat_bit(s)) != 0)
+    if ((group_gone_mask(g, now_ns) & seat_bit(s)) != 0)
         return true;
     return p->beaten && (p->beat.flags & WIRE_BEAT_CLAIM) == 0;
 }
@@ -181,6 +177,7 @@ static void beat(struct group *g, uint64_t now_ns)
 
     g->reported = broken_mask(g, now_ns);
     message.beat = (struct wire_beat){.stamp = now_ns,
+                                      .lease = issuer_lease(g, now_ns),
                                       .term = g->term,
                                       .epoch = g->committed.epoch,
                                       .settled = g->settled,
@@ -190,14 +187,14 @@ static void beat(struct group *g, uint64_t now_ns)
     g->was_out = (message.beat.flags & WIRE_BEAT_OUT) != 0;
     FOR_SEATS(s, members)
     {
-        const struct group_peer *p = peer_of(g, s);
+        const struct group_peer *p = group_peer_of(g, s);
         if (p != NULL && p->gone)
             message.beat.gone |= seat_bit(s);
     }
     FOR_SEATS(s, members)
     {
         struct group_peer *p = &g->peers[s];
-        if (!is_working(peer_of(g, s)) || p->starved)
+        if (!group_works(group_peer_of(g, s)) || p->starved)
             continue;
         message.beat.echo = p->beaten ? p->beat.stamp : 0;
         p->fed_ns = now_ns;
@@ -281,20 +278,20 @@ static void propose(struct group *g, struct wire_table *table, uint64_t now_ns)
 static bool may_commit(struct group *g, uint64_t now_ns)
 {
     const struct wire_table *from = g->first ? &g->accepted : &g->committed;
-    uint64_t voters = g->base & ~gone_mask(g, now_ns);
+    uint64_t voters = g->base & ~group_gone_mask(g, now_ns);
     int n = count_bits(g->acks & voters);
 
     FOR_SEATS(s, voters & ~g->acks)
     {
         struct group_peer *p = peer_in(g, from, s);
-        if (p != NULL && !is_lapsed(g, p, now_ns))
+        if (p != NULL && !group_lapsed(g, p, now_ns))
             return false;
         if (p == NULL && g->first && ago(g->asked_ns, now_ns) < g->limits.dead_ns)
             return false; /* of whom it knows nothing: as long as the longest lease */
     }
     if (g->first)
         return 2 * n > count_bits(voters);
-    return 2 * n >= count_bits(voters) && issuer_lease(g, now_ns);
+    return 2 * n >= count_bits(voters) && issuer_lease(g, now_ns) > 0;
 }
 
 static void commit(struct group *g, uint64_t now_ns)
@@ -307,151 +304,6 @@ static void commit(struct group *g, uint64_t now_ns)
     g->proposing = g->first = false;
     send_to(g, told, &message);
     adopt(g, now_ns);
-}
-
-/* ---- what the issuer changes next: one seat at a time ---- */
-
-static bool change(struct wire_table *table, int s, enum seat_state state)
-{
-    table->seats[s].state = state;
-    table->seats[s].since = table->epoch + 1;
-    return true;
-}
-
-/* Roads between members that the issuer hears and that they say are broken, for long enough that
- * it is not the first word of somebody's death. Counts them by member. */
-static void count_broken(struct group *g, uint64_t heard, int degree[LIMIT_SEATS], uint64_t now_ns)
-{
-    uint64_t ends = heard | seat_bit(g->seat);
-    uint64_t graph[LIMIT_SEATS] = {0};
-
-    FOR_SEATS(s, heard)
-    {
-        struct group_peer *p = &g->peers[s];
-        uint64_t broken = p->beaten ? p->beat.broken & ends & ~seat_bit(s) : 0;
-        FOR_SEATS(other, broken)
-        {
-            if (g->committed.seats[other].incarnation > p->beat.epoch)
-                broken &= ~seat_bit(other);
-        }
-        if (broken == 0)
-            p->odd_ns = 0;
-        else if (p->odd_ns == 0)
-            p->odd_ns = now_ns;
-        if (broken == 0 || ago(p->odd_ns, now_ns) < 2 * g->limits.heartbeat_ns)
-            continue;
-        graph[s] |= broken;
-        FOR_SEATS(other, broken)
-        {
-            graph[other] |= seat_bit(s);
-        }
-    }
-    FOR_SEATS(s, ends)
-    {
-        degree[s] = count_bits(graph[s]);
-    }
-}
-
-/* A broken road has two ends, and one of them goes: the one with more broken roads, then the higher
- * seat; never the issuer. */
-static int choose_broken(struct group *g, uint64_t now_ns)
-{
-    uint64_t heard = 0;
-    int degree[LIMIT_SEATS] = {0};
-    int worst = -1;
-
-    FOR_SEATS(s, wire_table_members(&g->committed) & ~seat_bit(g->seat))
-    {
-        const struct group_peer *p = peer_of(g, s);
-        if (is_working(p) && silence_of(p, now_ns) < g->limits.suspect_ns && !p->starved)
-            heard |= seat_bit(s);
-    }
-    count_broken(g, heard, degree, now_ns);
-    FOR_SEATS(s, heard)
-    {
-        if (degree[s] > 0 && (worst < 0 || degree[s] >= degree[worst]))
-            worst = s;
-    }
-    if (worst >= 0 && (g->peers[worst].beat.broken & seat_bit(g->seat)) != 0)
-        g->peers[worst].starved = true; /* it hears nothing, so it will acknowledge nothing */
-    return worst;
-}
-
-static bool all_settled(const struct group *g, uint32_t epoch, int but)
-{
-    for (int s = 0; s < (int)g->n_seats; s++) {
-        if (s == but || g->committed.seats[s].state != SEAT_LIVE)
-            continue;
-        const struct group_peer *p = peer_of(g, s);
-        uint32_t settled = s == g->seat ? g->settled : p != NULL && p->beaten ? p->beat.settled : 0;
-        if (settled < epoch)
-            return false;
-    }
-    return true;
-}
-
-/* What a member's flags ask for. */
-static bool change_by_wish(const struct group *g, struct wire_table *table, uint64_t now_ns)
-{
-    FOR_SEATS(s, wire_table_members(table))
-    {
-        const struct group_peer *p = peer_of(g, s);
-        const struct wire_seat *seat = &table->seats[s];
-        uint32_t wishes = 0;
-
-        if (s == g->seat)
-            wishes = g->wishes;
-        else if (is_heard(g, s, now_ns) && p->beaten)
-            wishes = p->beat.flags;
-        if (seat->state == SEAT_DRAINING) {
-            if (all_settled(g, seat->since, s))
-                return change(table, s, SEAT_EMPTY);
-            continue;
-        }
-        if ((wishes & WIRE_BEAT_DRAIN) != 0)
-            return change(table, s, SEAT_DRAINING);
-        if (seat->state == SEAT_WARM)
-            return change(table, s, SEAT_LIVE);
-        if (seat->state == SEAT_JOINING && (wishes & WIRE_BEAT_READY) != 0)
-            return change(table, s, SEAT_WARM);
-    }
-    return false;
-}
-
-static bool change_by_join(struct group *g, struct wire_table *table)
-{
-    struct wire_seat *seat = &table->seats[g->grant.seat];
-
-    if (g->grant.instance == 0 || !g->grant.joined)
-        return false;
-    if (seat_is_member(seat->state)) {
-        g->grant.instance = 0; /* that is this grant, done */
-        return false;
-    }
-    seat->instance = g->grant.instance;
-    seat->incarnation = table->epoch + 1;
-    memcpy(seat->address, g->grant.address, sizeof seat->address);
-    g->grant.instance = 0;
-    return change(table, g->grant.seat, SEAT_JOINING);
-}
-
-static bool next_change(struct group *g, struct wire_table *table, uint64_t now_ns)
-{
-    uint64_t gone = gone_mask(g, now_ns);
-
-    *table = g->committed;
-    if (table->epoch >= EPOCH_MAX)
-        return false;
-    FOR_SEATS(s, wire_table_members(table) & ~seat_bit(g->seat))
-    {
-        const struct group_peer *p = peer_of(g, s);
-        if ((gone & seat_bit(s)) != 0 || p == NULL || is_lapsed(g, p, now_ns))
-            return change(table, s, SEAT_DEAD);
-    }
-    int worst = choose_broken(g, now_ns);
-    if (worst >= 0 && !g->peers[worst].starved)
-        return change(table, worst, SEAT_DEAD);
-    return change_by_wish(g, table, now_ns) || change_by_join(g, table);
 }
 
 /* Members that are heard but do not acknowledge: their leases end, too, if slowly. */
@@ -481,7 +333,7 @@ static void issue(struct group *g, uint64_t now_ns)
             commit(g, now_ns);
             continue;
         }
-        if (!issuer_lease(g, now_ns) || !next_change(g, &table, now_ns))
+        if (issuer_lease(g, now_ns) == 0 || !group_next_change(g, &table, now_ns))
             return;
         propose(g, &table, now_ns);
     }
@@ -492,7 +344,7 @@ static void issue(struct group *g, uint64_t now_ns)
 /* A strict majority of the members; those that are proven gone have no vote. */
 static bool is_majority(const struct group *g, uint64_t members, uint64_t votes, uint64_t now_ns)
 {
-    uint64_t voters = members & ~gone_mask(g, now_ns);
+    uint64_t voters = members & ~group_gone_mask(g, now_ns);
 
     return 2 * count_bits(votes & voters) > count_bits(voters);
 }
@@ -512,7 +364,7 @@ static int preferred(const struct group *g, uint64_t now_ns)
 
     FOR_SEATS(s, wire_table_members(&g->committed))
     {
-        if (s != g->seat && !is_heard(g, s, now_ns))
+        if (s != g->seat && !group_hears(g, s, now_ns))
             continue;
         if (g->committed.seats[s].state == SEAT_LIVE)
             return s;
@@ -530,8 +382,8 @@ static bool has_prospects(const struct group *g, uint64_t now_ns)
 
     FOR_SEATS(s, wire_table_members(&g->accepted) & ~seat_bit(g->seat))
     {
-        const struct group_peer *p = peer_of(g, s);
-        if (is_heard(g, s, now_ns) && p->beaten && (p->beat.flags & WIRE_BEAT_OUT) != 0)
+        const struct group_peer *p = group_peer_of(g, s);
+        if (group_hears(g, s, now_ns) && p->beaten && (p->beat.flags & WIRE_BEAT_OUT) != 0)
             votes |= seat_bit(s);
     }
     return is_majority(g, wire_table_members(&g->accepted), votes, now_ns);
@@ -544,7 +396,8 @@ static void try_win(struct group *g, uint64_t now_ns)
 
     if (g->role != GROUP_CANDIDATE ||
         !is_majority(g, wire_table_members(&table), g->promises, now_ns) ||
-        own->instance != g->instance || !seat_is_member(own->state) || table.epoch >= EPOCH_MAX)
+        own->instance != g->instance || !seat_is_member(own->state) ||
+        table.epoch >= GROUP_EPOCH_MAX)
         return;
     g->role = GROUP_ISSUER;
     g->first = true;
@@ -708,16 +561,29 @@ static void on_higher_term(struct group *g, uint64_t term)
         resign(g);
 }
 
+/* The peer has received what was sent at beat->echo, and has sent this later. */
+static void confirm(struct group *g, struct group_peer *p, const struct wire_beat *beat)
+{
+    uint64_t lease = beat->lease < lease_length(g) ? beat->lease : lease_length(g);
+
+    if (beat->echo > p->confirmed_ns)
+        p->confirmed_ns = beat->echo;
+    if (beat->echo + lease > p->lease_ns)
+        p->lease_ns = beat->echo + lease;
+}
+
 static void on_beat(struct group *g, int s, const struct wire_beat *beat, uint64_t now_ns)
 {
     struct group_peer *p = &g->peers[s];
 
     if (!p->beaten || beat->progress != p->beat.progress || (beat->flags & WIRE_BEAT_BUSY) == 0)
         p->moved_ns = now_ns;
+    if (!p->beaten && g->role == GROUP_ISSUER)
+        g->beat_ns = now_ns; /* a new member waits for its lease */
     p->beat = *beat;
     p->beaten = true;
-    if (beat->echo > p->confirmed_ns && beat->echo <= now_ns)
-        p->confirmed_ns = beat->echo;
+    if (beat->echo != 0 && beat->echo <= now_ns)
+        confirm(g, p, beat);
     if (g->committed.epoch == 0 && g->accepted.epoch == 0)
         return;
     if (s == g->accepted.issuer && beat->term == g->accepted_term)
@@ -732,7 +598,7 @@ static bool is_sane(const struct wire *m)
     case WIRE_BEAT:
         return m->beat.term <= TERM_MAX;
     case WIRE_PROPOSE:
-        return m->propose.term <= TERM_MAX && m->propose.table.epoch <= EPOCH_MAX;
+        return m->propose.term <= TERM_MAX && m->propose.table.epoch <= GROUP_EPOCH_MAX;
     case WIRE_ACK:
     case WIRE_COMMIT:
         return m->ack.term <= TERM_MAX;
@@ -740,7 +606,7 @@ static bool is_sane(const struct wire *m)
     case WIRE_REJECT:
         return m->prepare.term <= TERM_MAX;
     case WIRE_PROMISE:
-        return m->promise.term <= TERM_MAX && m->promise.table.epoch <= EPOCH_MAX;
+        return m->promise.term <= TERM_MAX && m->promise.table.epoch <= GROUP_EPOCH_MAX;
     default:
         return false;
     }
@@ -838,7 +704,7 @@ uint64_t group_next_ns(const struct group *group)
         return UINT64_MAX;
     FOR_SEATS(s, wire_table_members(&group->committed) & ~seat_bit(group->seat))
     {
-        const struct group_peer *p = peer_of(group, s);
+        const struct group_peer *p = group_peer_of(group, s);
         if (p == NULL)
             continue;
         uint64_t suspect_ns = p->heard_ns + group->limits.suspect_ns;
@@ -911,7 +777,7 @@ void group_found(struct group *group, int seat, size_t n_seats, uint64_t instanc
 }
 
 void group_enter(struct group *group, int seat, uint64_t instance, const struct wire_table *table,
-                 uint64_t sent_ns, uint64_t now_ns)
+                 uint64_t now_ns)
 {
     struct wire_table members = *table; /* may lie in the group */
 
@@ -924,124 +790,6 @@ void group_enter(struct group *group, int seat, uint64_t instance, const struct 
                                               .heard_ns = now_ns,
                                               .moved_ns = now_ns};
     }
-    group->peers[members.issuer].confirmed_ns = sent_ns;
-}
-
-/* ---- joining, at a member ---- */
-
-/* A seat that can be had; -1: none. *ret_soon: one will be, somebody is about to be given up. */
-static int find_seat(const struct group *g, const struct wire_join *join, bool *ret_soon,
-                     uint64_t now_ns)
-{
-    int empty = -1, dead = -1;
-
-    *ret_soon = false;
-    for (int s = 0; s < (int)g->n_seats; s++) {
-        const struct wire_seat *seat = &g->committed.seats[s];
-
-        if (join->wanted >= 0 && join->wanted != s)
-            continue;
-        if (seat_is_member(seat->state)) {
-            if (s != g->seat && group_state(g, s, now_ns) == SEAT_SUSPECT)
-                *ret_soon = true;
-            continue;
-        }
-        if (join->wanted >= 0 || (join->former != 0 && seat->instance == join->former))
-            return s;
-        if (seat->state == SEAT_EMPTY && empty < 0)
-            empty = s;
-        if (seat->state == SEAT_DEAD && dead < 0)
-            dead = s;
-    }
-    return empty >= 0 ? empty : dead;
-}
-
-enum group_answer group_ask(struct group *group, const struct wire_join *join, uint64_t now_ns,
-                            int *ret_seat, char *ret_text)
-{
-    bool soon;
-    int issuer = group_issuer(group, now_ns);
-
-    if (issuer >= 0 && issuer != group->seat) {
-        *ret_seat = issuer;
-        return GROUP_REFER;
-    }
-    if (issuer < 0) {
-        (void)snprintf(ret_text, WIRE_TEXT_MAX,
-                       "no rank holds the lease that admitting takes (epoch %u)",
-                       group->committed.epoch);
-        return GROUP_WAIT;
-    }
-    for (size_t s = 0; join->former != 0 && s < group->n_seats; s++) {
-        const struct wire_seat *seat = &group->committed.seats[s];
-        if (seat_is_member(seat->state) && seat->instance == join->former) {
-            (void)snprintf(ret_text, WIRE_TEXT_MAX,
-                           "the former holder of seat %zu is not given up yet", s);
-            return GROUP_WAIT;
-        }
-    }
-    if (join->wanted >= (int)group->n_seats) {
-        (void)snprintf(ret_text, WIRE_TEXT_MAX,
-                       "seat %d is wanted, but the group has seats 0 to %zu", join->wanted,
-                       group->n_seats - 1);
-        return GROUP_REFUSED;
-    }
-    if (group->grant.instance != 0 && group->grant.instance != join->instance &&
-        now_ns < group->grant.expires_ns) {
-        (void)snprintf(ret_text, WIRE_TEXT_MAX, "another rank is joining (seat %d)",
-                       group->grant.seat);
-        return GROUP_WAIT;
-    }
-    int seat = find_seat(group, join, &soon, now_ns);
-    FOR_SEATS(s, group_members(group))
-    {
-        if (group_state(group, s, now_ns) == SEAT_SUSPECT && seat >= 0) {
-            (void)snprintf(ret_text, WIRE_TEXT_MAX, "seat %d is silent and not given up yet", s);
-            return GROUP_WAIT; /* the joiner could not connect to it */
-        }
-    }
-    if (seat < 0 && soon) {
-        (void)snprintf(ret_text, WIRE_TEXT_MAX,
-                       "the holder of the seat is silent and not given up yet");
-        return GROUP_WAIT;
-    }
-    if (seat < 0) {
-        if (join->wanted >= 0)
-            (void)snprintf(ret_text, WIRE_TEXT_MAX, "seat %d is taken by %s", join->wanted,
-                           group->committed.seats[join->wanted].address);
-        else
-            (void)snprintf(ret_text, WIRE_TEXT_MAX, "all %zu seats are taken", group->n_seats);
-        return GROUP_REFUSED;
-    }
-    group->grant.instance = join->instance;
-    group->grant.seat = seat;
-    group->grant.joined = false;
-    group->grant.expires_ns = now_ns + group->limits.grant_ns;
-    *ret_seat = seat;
-    return GROUP_GRANTED;
-}
-
-bool group_joined(struct group *group, uint64_t instance, uint64_t seats, const char *address,
-                  uint64_t now_ns)
-{
-    uint64_t missing = wire_table_members(&group->committed) & ~seats & ~seat_bit(group->seat);
-
-    if (instance == 0 || group->grant.instance != instance || group->role != GROUP_ISSUER)
-        return false;
-    FOR_SEATS(s, missing)
-    {
-        if (is_heard(group, s, now_ns))
-            return false;
-    }
-    group->grant.joined = true;
-    (void)snprintf(group->grant.address, sizeof group->grant.address, "%s", address);
-    return true;
-}
-
-void group_give_up(struct group *group, uint64_t instance)
-{
-    if (instance != 0 && group->grant.instance == instance)
-        group->grant.instance = 0;
 }
 
 /* ---- what it sees ---- */
@@ -1062,11 +810,11 @@ uint64_t group_members(const struct group *group)
 enum seat_state group_state(const struct group *group, int seat, uint64_t now_ns)
 {
     enum seat_state state = group->committed.seats[seat].state;
-    const struct group_peer *p = peer_of(group, seat);
+    const struct group_peer *p = group_peer_of(group, seat);
 
     if (!seat_is_member(state) || seat == group->seat)
         return state;
-    if (!is_working(p) || silence_of(p, now_ns) >= group->limits.suspect_ns)
+    if (!group_works(p) || group_silence(p, now_ns) >= group->limits.suspect_ns)
         return SEAT_SUSPECT;
     return state;
 }
@@ -1097,12 +845,12 @@ uint64_t group_heard_ago(const struct group *group, int seat, uint64_t now_ns)
 {
     if (seat == group->seat)
         return 0;
-    return silence_of(peer_of(group, seat), now_ns);
+    return group_silence(group_peer_of(group, seat), now_ns);
 }
 
 uint64_t group_stalled(const struct group *group, int seat, uint64_t now_ns)
 {
-    const struct group_peer *p = peer_of(group, seat);
+    const struct group_peer *p = group_peer_of(group, seat);
 
     if (p == NULL || !p->beaten || (p->beat.flags & WIRE_BEAT_BUSY) == 0)
         return 0;

@@ -33,6 +33,7 @@ struct group_peer {
     bool gone;             /* its process ended, known while this rank's own lease was valid */
     uint64_t heard_ns;     /* own clock: last message */
     uint64_t confirmed_ns; /* own clock: it has received what was sent then */
+    uint64_t lease_ns;     /* own clock: while it is the issuer, this rank is a member until then */
     uint64_t moved_ns;     /* own clock: its progress counter moved, or it was not busy */
     uint64_t odd_ns;       /* own clock: since when it has reported broken roads; 0: none */
     uint64_t fed_ns;       /* own clock: last beat to it, which may have prolonged its lease */
@@ -99,9 +100,9 @@ void group_found(struct group *group, int seat, size_t n_seats, uint64_t instanc
                  const char *address, uint64_t now_ns);
 
 /* This rank was granted a seat and has connections to all members of the table; it is a member when
- * an epoch says so. sent_ns: when it told the issuer so. */
+ * an epoch says so. */
 void group_enter(struct group *group, int seat, uint64_t instance, const struct wire_table *table,
-                 uint64_t sent_ns, uint64_t now_ns);
+                 uint64_t now_ns);
 
 /* ---- evidence ---- */
 

@@ -28,7 +28,7 @@ static enum ferry_status add(struct fabric *f, enum metric_type type, const char
                                .help = help,
                                .labels = labels,
                                .n_labels = n_labels,
-                               .unit = unit};
+                               .unit = type == METRIC_TYPE_COUNTER ? unit : 0};
 
     return metric_register(f->options.metrics, &spec, ret, err);
 }

@@ -123,6 +123,7 @@ static void put_beat(struct writer *w, const struct wire_beat *beat)
 {
     put_u64(w, beat->stamp);
     put_u64(w, beat->echo);
+    put_u64(w, beat->lease);
     put_u64(w, beat->term);
     put_u32(w, beat->epoch);
     put_u32(w, beat->settled);
@@ -382,6 +383,7 @@ static void get_beat(struct reader *r, struct wire_beat *beat)
 {
     beat->stamp = get_u64(r, "the stamp");
     beat->echo = get_u64(r, "the echo");
+    beat->lease = get_u64(r, "the lease");
     beat->term = get_u64(r, "the term");
     beat->epoch = get_u32(r, "the epoch");
     beat->settled = get_u32(r, "the settled epoch");

@@ -103,6 +103,7 @@ enum {
 struct wire_beat {
     uint64_t stamp; /* sender's clock */
     uint64_t echo;  /* the receiver's own stamp that came in last */
+    uint64_t lease; /* how long the sender may go on issuing epochs, ns; 0: it may not */
     uint64_t term;
     uint32_t epoch;   /* in force at the sender */
     uint32_t settled; /* epoch that the sender's layers above have acted on */
