@@ -124,6 +124,8 @@ static void headers_travel_whole(void **state)
     assert_int_equal(lane_reserve(&both.from, 3, &data), FERRY_OK);
     memcpy(data, "abc", 3);
     lane_commit(&both.from, &sent);
+    memcpy(&header, both.shared->ring, sizeof header);
+    assert_int_equal(header.span, 0); /* is no matter of the sender */
     assert_true(lane_take(&both.to, &header, &got));
     assert_memory_equal(got, "abc", 3);
     assert_int_equal(header.span, 128);
@@ -303,6 +305,25 @@ static void heads_that_no_sender_may_write_break_the_lane(void **state)
     }
 }
 
+/* Back to before what was taken, but not before what was given back. */
+static void a_head_that_steps_back_breaks_the_lane(void **state)
+{
+    (void)state;
+    for (uint64_t head = 0; head < 3 * 128; head += LANE_ALIGN) {
+        struct both both = open_both(RING);
+        struct lane_header header;
+        const unsigned char *data;
+        for (uint64_t id = 0; id < 3; id++) {
+            assert_int_equal(send_bytes(&both.from, 64, 64, id), FERRY_OK);
+            (void)take_bytes(&both.to, 64, id);
+        }
+        atomic_store(&both.shared->head, head);
+        assert_false(lane_take(&both.to, &header, &data));
+        assert_true(both.to.broken);
+        close_both(&both);
+    }
+}
+
 /* A ring of anything with any head: whatever is taken lies inside the ring and inside what was
  * committed, and spans never add up to more. */
 static void a_hostile_ring_gives_nothing_outside(void **state)
@@ -334,7 +355,8 @@ static void a_hostile_ring_gives_nothing_outside(void **state)
                 spans += header.span;
                 if (data < both.shared->ring || header.n_bytes > MAX_PAYLOAD ||
                     data + header.n_bytes > both.shared->ring + RING ||
-                    header.span < 64 + header.n_bytes || spans > RING)
+                    header.span < 64 + header.n_bytes || spans > RING ||
+                    both.to.taken - both.to.tail > head - both.to.tail)
                     fail_msg("seed %llu", (unsigned long long)round);
                 if (next_random(&seed) % 2 == 0) {
                     lane_release(&both.to, &header);
@@ -363,17 +385,20 @@ static void skips_that_no_sender_may_write_break_the_lane(void **state)
     const unsigned char *data;
 
     (void)state;
-    /* At the ring's start; with nothing behind it; with another skip behind it. */
-    for (int which = 0; which < 3; which++) {
+    /* At the ring's start; with nothing behind it; with another skip behind it; with a message that
+     * was not committed behind it. */
+    for (int which = 0; which < 4; which++) {
         struct both both = open_both(RING);
         if (which > 0) {
             assert_int_equal(send_bytes(&both.from, 1000, 1000, 1), FERRY_OK);
             header = take_bytes(&both.to, 1000, 1);
             lane_release(&both.to, &header);
-            memcpy(both.shared->ring, &skip, sizeof skip);
+            if (which < 3)
+                memcpy(both.shared->ring, &skip, sizeof skip);
         }
         memcpy(both.shared->ring + both.to.taken, &skip, sizeof skip);
-        atomic_store(&both.shared->head, which == 1 ? RING : both.to.taken + RING);
+        uint64_t head = which == 1 ? RING : which == 3 ? both.to.taken + 64 : both.to.taken + RING;
+        atomic_store(&both.shared->head, head);
         assert_false(lane_take(&both.to, &header, &data));
         assert_true(both.to.broken);
         close_both(&both);
@@ -669,6 +694,7 @@ int main(void)
         cmocka_unit_test(taken_messages_stay_until_released),
         cmocka_unit_test(hooks_follow_every_change),
         cmocka_unit_test(heads_that_no_sender_may_write_break_the_lane),
+        cmocka_unit_test(a_head_that_steps_back_breaks_the_lane),
         cmocka_unit_test(a_hostile_ring_gives_nothing_outside),
         cmocka_unit_test(skips_that_no_sender_may_write_break_the_lane),
         cmocka_unit_test(a_ring_that_changes_under_the_reader_does_no_harm),
