@@ -2,6 +2,7 @@
  * bandwidth. Prompts are random ids, every sequence its own: one repeated token would collapse the
  * routing and flatter the result. */
 #include "app/app.h"
+#include "app/bench_exchange.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -310,13 +311,24 @@ static enum ferry_status bench(const struct bench_options *o, int *ret_code,
 int verb_bench(int argc, char **argv)
 {
     static const struct argp_child CHILDREN[] = {{&shared_argp, 0, NULL, 0}, {0}};
-    static const struct argp ARGP = {OPTIONS,  parse, "MODEL", "Prompt and generation speed.",
-                                     CHILDREN, NULL,  NULL};
+    static const struct argp ARGP = {
+        OPTIONS,
+        parse,
+        "MODEL",
+        "Prompt and generation speed. 'ferry bench exchange' measures the exchange between ranks.",
+        CHILDREN,
+        NULL,
+        NULL};
     struct bench_options o = {
         .n_prompt = 512, .n_generate = 64, .n_reps = 3, .batches = {1}, .n_batches = 1};
     struct ferry_error err = {0};
     int code = EXIT_GOOD;
 
+    if (argc > 1 && strcmp(argv[1], "exchange") == 0) {
+        static char name[] = "ferry bench exchange"; /* argp prints it in usage lines */
+        argv[1] = name;
+        return verb_bench_exchange(argc - 1, argv + 1);
+    }
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
     enum ferry_status st = bench(&o, &code, &err);

@@ -45,6 +45,19 @@ struct exchange_job {
 /* Computes a job; returns how many rows it computed. */
 typedef size_t exchange_experts_fn(void *arg, const struct exchange_job *job);
 
+/* Columns of a group's sum: one row, at n experts (ascending) with their weights. */
+struct exchange_sum {
+    struct exchange_rows rows;
+    size_t row;             /* of rows */
+    const int32_t *experts; /* [n] */
+    const float *weights;   /* [n] */
+    size_t n;
+    size_t col, n_cols; /* multiples of 64, but for the end of a row */
+};
+
+/* Writes dst [n_cols], each value once: it may be another rank's memory. */
+typedef void exchange_sum_fn(void *arg, const struct exchange_sum *sum, float *dst);
+
 /* Makes an expert's verified weights resident (law 3); called for every active expert of a job,
  * cheap when they are. Errors are told to the origin, who finds another holder. */
 typedef enum ferry_status exchange_resident_fn(void *arg, size_t layer, size_t expert,
@@ -59,6 +72,9 @@ struct exchange_options {
                                      f32 part; 0: no layer has it. Only with a fabric */
     bool combine_bf16;            /* every node of the tree is rounded to bf16 */
     exchange_experts_fn *run_experts;
+    exchange_sum_fn *sum_group; /* NULL: rows of run_experts are added along the tree. Otherwise
+                                   this says what a group's sum is, and run_experts need not write:
+                                   for measuring the roads without experts. Any device thread */
     exchange_resident_fn *make_resident; /* NULL: all are */
     void *arg;
     struct fabric *fabric; /* NULL: one rank. Outlives the exchange */

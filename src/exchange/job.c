@@ -16,7 +16,9 @@ bool job_create(struct job *job, struct arena *arena, struct device *device,
                         .hidden = options->hidden,
                         .a32_bytes = options->a32_bytes,
                         .f32_floats = options->f32_floats,
-                        .bf16_nodes = options->combine_bf16};
+                        .bf16_nodes = options->combine_bf16,
+                        .sum_group = options->sum_group,
+                        .arg = options->arg};
     job->begin = arena_array(arena, options->max_experts + 1, sizeof *job->begin);
     job->slot_row = arena_array(arena, max_slots, sizeof *job->slot_row);
     job->pair_slot = arena_array(arena, max_slots, sizeof *job->pair_slot);
@@ -125,6 +127,30 @@ size_t job_n_active(const struct job *job)
     return n;
 }
 
+/* What options.sum_group says of a group's columns. Returns the rows in it. */
+static size_t stated_sum(const struct job *job, const struct job_source *source, size_t first,
+                         size_t last, size_t col, size_t n_cols, void *dst, bool bf16)
+{
+    int32_t experts[LIMIT_TOP_K];
+    float weights[LIMIT_TOP_K], wide[TREE_COLS];
+    struct exchange_sum sum = {.rows = source->rows,
+                               .row = source->pairs[first].row,
+                               .experts = experts,
+                               .weights = weights,
+                               .n = last - first,
+                               .col = col,
+                               .n_cols = n_cols};
+
+    for (size_t i = first; i < last; i++) {
+        experts[i - first] = source->pairs[i].expert;
+        weights[i - first] = source->pairs[i].weight;
+    }
+    job->sum_group(job->arg, &sum, bf16 ? wide : dst);
+    if (bf16)
+        (void)device_kernels(job->device)->encode[DTYPE_BF16](dst, wide, n_cols);
+    return last - first;
+}
+
 struct sums_arg {
     const struct job *job;
     const struct job_source *source;
@@ -151,16 +177,19 @@ static void sum_items(void *arg, size_t begin, size_t end, int thread_index)
         size_t first = job->group_first[group];
         size_t last =
             group + 1 < a->source->n_groups ? job->group_first[group + 1] : a->source->n_pairs;
-        for (size_t i = first; i < last; i++) {
+        unsigned char *dst = a->sums + (group * job->hidden + col) * a->value_bytes;
+        size_t n, n_cols = min_size(TREE_COLS, job->hidden - col);
+        for (size_t i = first; i < last && job->sum_group == NULL; i++) {
             ids[i - first] = a->source->pairs[i].expert;
             leaves[i - first] =
                 (struct tree_leaf){.row = job->out + (size_t)a->pair_slot[i] * job->hidden,
                                    .weight = a->source->pairs[i].weight};
         }
-        size_t n =
-            tree_sum(device_kernels(job->device), leaves, ids, last - first, job->work.n_experts,
-                     col, min_size(TREE_COLS, job->hidden - col), job->bf16_nodes,
-                     a->sums + (group * job->hidden + col) * a->value_bytes, a->bf16, scratch);
+        if (job->sum_group != NULL)
+            n = stated_sum(job, a->source, first, last, col, n_cols, dst, a->bf16);
+        else
+            n = tree_sum(device_kernels(job->device), leaves, ids, last - first,
+                         job->work.n_experts, col, n_cols, job->bf16_nodes, dst, a->bf16, scratch);
         if (col == 0)
             n_summed += n;
     }

@@ -23,6 +23,8 @@ struct job {
     size_t max_slots, max_experts, hidden;
     size_t a32_bytes, f32_floats;
     bool bf16_nodes;
+    exchange_sum_fn *sum_group;
+    void *arg; /* of sum_group */
     struct exchange_job work;
     int32_t *begin;            /* [max_experts + 1] */
     int32_t *slot_row;         /* [max_slots] */
