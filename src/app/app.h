@@ -45,6 +45,7 @@ struct shared_options {
     enum dtype kv;
     bool no_repack, combine_bf16;
     size_t context; /* 0: default */
+    size_t micro_batches; /* 0: by the roads */
     struct group_options group;
     bool json;
     const char *bad_variable, *bad_why; /* first FERRY_* that was refused, NULL: none */

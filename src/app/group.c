@@ -37,6 +37,7 @@ struct group {
     uint64_t live, seen; /* bit per seat: live then; live at any time since this rank came */
     atomic_bool dropped; /* this rank was given up and joined again; set on the fabric's thread */
     atomic_bool ending;  /* the group ends as a whole: who leaves is not lost */
+    uint64_t known;      /* bit per seat: was live once; the fabric's thread alone */
     unsigned char key[KEY_MAX];
     size_t n_key;
 };
@@ -280,11 +281,16 @@ static void on_message(void *arg, int seat, uint32_t incarnation, const void *da
 static void on_change(void *arg, int seat, enum seat_state from, enum seat_state to)
 {
     struct group *group = arg;
+    uint64_t bit = UINT64_C(1) << seat;
+    bool again = to == SEAT_LIVE && (group->known & bit) != 0;
 
+    if (to == SEAT_LIVE)
+        group->known |= bit;
     if (atomic_load(&group->ending))
         return;
     if (seat != fabric_seat(group->fabric)) {
-        if (to == SEAT_DEAD || from == SEAT_SUSPECT || to == SEAT_SUSPECT)
+        if (again || to == SEAT_DEAD || from == SEAT_SUSPECT || to == SEAT_SUSPECT ||
+            to == SEAT_DRAINING || (to == SEAT_EMPTY && (group->known & bit) != 0))
             LOG_WARNING("group: seat %d is %s, was %s", seat, seat_state_name(to),
                         seat_state_name(from));
         return;
@@ -292,6 +298,8 @@ static void on_change(void *arg, int seat, enum seat_state from, enum seat_state
     if (to == SEAT_JOINING && from == SEAT_DEAD) {
         LOG_WARNING("group: this rank (seat %d) was given up and joins again", seat);
         atomic_store(&group->dropped, true);
+    } else if (again) {
+        LOG_WARNING("group: this rank (seat %d) is live again", seat);
     }
     fabric_wake(group->fabric);
 }
@@ -374,38 +382,51 @@ enum ferry_status group_start(struct group *group, struct ferry_error *err)
     return st;
 }
 
-enum ferry_status group_follow(struct group *group, struct ferry_error *err)
+/* Eagerly, so that the first rows do not wait for it. */
+static void load_lost(struct group *group, uint64_t live)
+{
+    /* Seats that have not come yet are not lost: what they will hold is loaded when it is asked
+     * for.
+     */
+    uint64_t all = (UINT64_C(2) << (fabric_n_seats(group->fabric) - 1)) - 1,
+             coming = all & ~group->seen, start = clock_now_ns();
+    struct ferry_error err;
+    size_t n = 0;
+
+    if (model_load_missing(group->model, live | coming, &n, &err) != FERRY_OK)
+        LOG_WARNING("group: experts of lost ranks: %s", err.msg);
+    if (n > 0)
+        LOG_WARNING("group: %zu experts of lost ranks were loaded in %.2f s", n,
+                    (double)(clock_now_ns() - start) * 1e-9);
+    model_unload_surplus(group->model, live | coming, &n);
+}
+
+void group_follow(struct group *group)
 {
     uint32_t epoch = fabric_epoch(group->fabric);
     uint64_t live = fabric_live(group->fabric), self = UINT64_C(1) << fabric_seat(group->fabric);
-    enum ferry_status st = FERRY_OK;
-    size_t n = 0;
     int status;
 
     group->seen |= live;
     if (atomic_exchange(&group->dropped, false))
         fabric_ready(group->fabric);
     if ((epoch == group->epoch && live == group->live) || atomic_load(&group->ending))
-        return FERRY_OK;
+        return;
     while (reap(group, &status) > 0)
         ;
-    if ((live & self) != 0 && live != group->live) {
-        uint64_t start = clock_now_ns();
-        /* Seats that have not come yet are not lost: what they will hold is loaded when it is asked
-         * for. */
-        uint64_t coming = ~group->seen & ((UINT64_C(2) << (fabric_n_seats(group->fabric) - 1)) - 1);
-        st = model_load_missing(group->model, live | coming, &n, err);
-        if (n > 0)
-            LOG_WARNING("group: %zu experts of lost ranks were loaded in %.2f s", n,
-                        (double)(clock_now_ns() - start) * 1e-9);
-        if (st == FERRY_OK)
-            model_unload_surplus(group->model, live, &n);
-    }
-    if (st == FERRY_OK)
-        fabric_settle(group->fabric, epoch);
+    if ((live & self) != 0 && live != group->live)
+        load_lost(group, live);
+    fabric_settle(group->fabric, epoch);
     group->epoch = epoch;
     group->live = live;
-    return st;
+}
+
+enum ferry_status group_follow_hook(void *arg, struct ferry_error *err)
+{
+    (void)err;
+    if (arg != NULL)
+        group_follow(arg);
+    return FERRY_OK;
 }
 
 void group_close(struct group *group)
@@ -418,6 +439,19 @@ void group_close(struct group *group)
     mem_free(group->pids);
     memset(group->key, 0, sizeof group->key);
     mem_free(group);
+}
+
+void group_leave(struct group *group)
+{
+    fabric_drain(group->fabric);
+}
+
+bool group_has_left(const struct group *group)
+{
+    struct fabric_view view;
+
+    fabric_view(group->fabric, &view);
+    return view.seats[fabric_seat(group->fabric)].state == SEAT_EMPTY;
 }
 
 bool group_ends(const struct group *group)

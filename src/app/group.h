@@ -44,9 +44,18 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
 enum ferry_status group_start(struct group *group, struct ferry_error *err) FERRY_MUST_CHECK;
 
 /* Acts on what has changed: loads the experts of ranks that were lost, gives up those of ranks that
- * came back, becomes ready again after this rank itself was given up. Engine thread, between
- * steps; cheap when nothing has changed. */
-enum ferry_status group_follow(struct group *group, struct ferry_error *err) FERRY_MUST_CHECK;
+ * came back, becomes ready again after this rank itself was given up. Experts that cannot be loaded
+ * now are tried again when they are asked for. Engine thread, between steps; cheap when nothing has
+ * changed. */
+void group_follow(struct group *group);
+
+/* The same as a hook of a scheduler; arg: the group, or NULL for none. */
+enum ferry_status group_follow_hook(void *arg, struct ferry_error *err);
+
+/* Asks the others to take over what this rank holds. It is to serve and follow on until it has
+ * left. */
+void group_leave(struct group *group);
+bool group_has_left(const struct group *group);
 
 /* Ends the ranks that were started, then leaves. After the model was destroyed. NULL is allowed. */
 void group_close(struct group *group);

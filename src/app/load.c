@@ -111,7 +111,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
     struct device_options device = {group_threads(options), options->level};
     struct model_options model = {.no_repack = options->no_repack,
                                   .kv_dtype = options->kv,
-                                  .combine_bf16 = options->combine_bf16};
+                                  .combine_bf16 = options->combine_bf16,
+                                  .micro_batches = options->micro_batches};
     struct engine_options engine = {.n_sequences = request->n_sequences};
     uint64_t start = clock_now_ns();
 

@@ -137,6 +137,7 @@ enum {
     KEY_JOIN,
     KEY_SEAT,
     KEY_GROUP_KEY,
+    KEY_BATCHES,
     KEY_JSON,
 };
 
@@ -190,6 +191,11 @@ static const struct argp_option SHARED[] = {
     {"seat", KEY_SEAT, "N", 0, "Seat to take in the group (default: any free one)", 11},
     {"group-key-file", KEY_GROUP_KEY, "FILE", 0,
      "Secret that all ranks must have; needed beyond loopback", 11},
+    {"micro-batches", KEY_BATCHES, "1|2", 0,
+     "Parts that a step is cut into, so that one computes while the other's rows travel (default: "
+     "2 "
+     "when many rows go to other hosts)",
+     11},
     {0},
 };
 
@@ -255,6 +261,10 @@ static void apply(struct shared_options *o, int key, const char *text, const cha
         break;
     case KEY_GROUP_KEY:
         o->group.key_file = text;
+        break;
+    case KEY_BATCHES:
+        if (!parse_size(text, 1, 2, &o->micro_batches))
+            *ret_why = "is neither 1 nor 2";
         break;
     case KEY_COMBINE:
         if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0)
@@ -327,6 +337,7 @@ static error_t parse_shared(int key, char *arg, struct argp_state *state)
     case KEY_JOIN:
     case KEY_SEAT:
     case KEY_GROUP_KEY:
+    case KEY_BATCHES:
     case KEY_JSON:
         apply(options, key, arg, &why);
         if (why != NULL) {

@@ -538,6 +538,8 @@ static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_
     if (st == FERRY_OK && o->n_stops > 0 && s.loaded.tokenizer == NULL)
         st =
             FERRY_FAIL(err, FERRY_ERR_ARG, "--stop needs a tokenizer and this checkpoint has none");
+    options.follow = group_follow_hook;
+    options.follow_arg = s.loaded.group;
     if (st == FERRY_OK)
         st = scheduler_create(&s.scheduler, s.loaded.engine, s.loaded.tokenizer, &options, err);
     if (st == FERRY_OK)

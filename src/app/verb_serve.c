@@ -390,6 +390,8 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
         st = open_chat(&files, loaded.tokenizer, &chat, err);
     if (st == FERRY_OK && o->server.model_name == NULL)
         o->server.model_name = model_config(loaded.model)->name;
+    o->server.follow = group_follow_hook;
+    o->server.follow_arg = loaded.group;
     if (st == FERRY_OK)
         st = server_create(&server, loaded.engine, loaded.tokenizer, chat, &o->server, err);
     if (st == FERRY_OK) {

@@ -18,6 +18,7 @@
 #include <time.h>
 
 enum {
+    PEER_PATIENCE_MS = 20000,
     DEFAULT_WAITING = 256,
     DEFAULT_WAITING_TOKENS = 1 << 20,
     /* A step with noise and the text on its way stay below a second. 500 gave a slow model's
@@ -44,6 +45,8 @@ struct scheduler {
     struct engine_feed *feeds; /* [n_slots] */
     struct choice **fed;       /* [n_slots] whose feed it is */
     struct pace pace;
+    struct fabric *fabric;  /* NULL: one rank */
+    uint64_t peer_since_ns; /* since when no step is possible for want of peers; 0: one is */
 
     /* Guards inbox and inbox_last; the condition tells `woken`. Taken with nothing else. */
     pthread_mutex_t mutex;
@@ -82,6 +85,9 @@ enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engi
                                                                : PREFILL_MS * UINT64_C(1000000);
     if (options->metrics != NULL)
         s->metrics = *options->metrics;
+    s->fabric = model_options(model)->fabric;
+    if (s->options.peer_patience_ns == 0)
+        s->options.peer_patience_ns = PEER_PATIENCE_MS * UINT64_C(1000000);
     s->n_slots = min_size(engine_n_sequences(engine), model_options(model)->step_tokens);
     s->n_slots = min_size(s->n_slots, model_options(model)->step_logits);
     s->max_ids = min_size(engine_context(engine), engine_n_pages(engine) * KERNEL_KV_CHUNK);
@@ -135,11 +141,19 @@ enum ferry_status request_create(struct request **ret_request, struct scheduler 
     return FERRY_OK;
 }
 
+/* The mutex is held. */
+static void wake(struct scheduler *s)
+{
+    s->woken = true;
+    (void)pthread_cond_signal(&s->condition);
+    if (s->fabric != NULL)
+        fabric_wake(s->fabric);
+}
+
 void scheduler_wake(struct scheduler *scheduler)
 {
     (void)pthread_mutex_lock(&scheduler->mutex);
-    scheduler->woken = true;
-    (void)pthread_cond_signal(&scheduler->condition);
+    wake(scheduler);
     (void)pthread_mutex_unlock(&scheduler->mutex);
 }
 
@@ -173,8 +187,7 @@ enum ferry_status scheduler_submit(struct scheduler *scheduler, struct request *
         s->inbox_last = request;
         atomic_fetch_add(&s->n_waiting, request->n_choices);
         atomic_fetch_add(&s->n_waiting_tokens, request->n_waiting_tokens);
-        s->woken = true;
-        (void)pthread_cond_signal(&s->condition);
+        wake(s);
     }
     (void)pthread_mutex_unlock(&s->mutex);
     return st;
@@ -197,8 +210,28 @@ void request_hold(struct request *request, bool hold)
         scheduler_wake(scheduler);
 }
 
+static bool take_wake(struct scheduler *s)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    bool woken = s->woken;
+    s->woken = false;
+    (void)pthread_mutex_unlock(&s->mutex);
+    return woken;
+}
+
+/* The same for a rank of a group, which is woken by the others' rows as well. */
+static void wait_serving(struct scheduler *s, uint64_t timeout_ns)
+{
+    if (!take_wake(s))
+        (void)model_serve(engine_model(s->engine), timeout_ns, true);
+}
+
 void scheduler_wait(struct scheduler *scheduler, uint64_t timeout_ns)
 {
+    if (scheduler->fabric != NULL) {
+        wait_serving(scheduler, timeout_ns);
+        return;
+    }
     uint64_t now = clock_now_ns(),
              until = timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
     struct timespec t = {(time_t)(until / UINT64_C(1000000000)),
@@ -743,6 +776,27 @@ static enum ferry_status run_feeds(struct scheduler *s, size_t n_feeds, struct f
     return is_of_request(st) ? step_each(s, n_feeds, err) : st;
 }
 
+static bool is_of_peers(enum ferry_status st)
+{
+    return st <= FERRY_ERR_NO_HOLDER && st > FERRY_ERR_DEVICE;
+}
+
+/* No step is possible for want of other ranks: answers wait, and are failed when it lasts. Their
+ * sequences are as they were. */
+static void bear_with_peers(struct scheduler *s, const struct ferry_error *error)
+{
+    uint64_t now = clock_now_ns();
+
+    if (s->peer_since_ns == 0) {
+        s->peer_since_ns = now;
+        LOG_WARNING("answers wait for the group: %s", error->msg);
+    } else if (now - s->peer_since_ns > s->options.peer_patience_ns) {
+        s->peer_since_ns = 0;
+        while (s->n_running > 0)
+            finish(s, stop_running(s, s->n_running - 1), REQUEST_FINISH_ERROR, error);
+    }
+}
+
 static void fail_all(struct scheduler *s, enum request_finish how, const struct ferry_error *error)
 {
     take_inbox(s);
@@ -796,6 +850,14 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
     bool reaped;
 
     err = err != NULL ? err : &own;
+    if (s->options.follow != NULL) {
+        st = s->options.follow(s->options.follow_arg, err);
+        if (st != FERRY_OK) {
+            fail_all(s, REQUEST_FINISH_ERROR, err);
+            *ret_idle = true;
+            return st;
+        }
+    }
     take_inbox(s);
     reaped = reap(s);
     look_at_holds(s);
@@ -808,6 +870,14 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
         atomic_fetch_add(&s->n_steps, 1);
         metric_add(s->metrics.steps, 1);
         metric_observe(s->metrics.step_tokens, (double)(n_decode + n_prompt_tokens));
+        if (is_of_peers(st)) {
+            bear_with_peers(s, err);
+            st = FERRY_OK;
+            *ret_idle = true; /* until the group has changed */
+            show_state(s);
+            return st;
+        }
+        s->peer_since_ns = 0;
         if (st != FERRY_OK)
             fail_all(s, REQUEST_FINISH_ERROR, err);
     } else if (wants_step(s)) {

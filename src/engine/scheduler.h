@@ -35,6 +35,12 @@ struct scheduler_options {
     uint64_t prefill_target_ns; /* a step of prompts only: as fits into this; 0: 2 s */
     bool no_prefix_cache;
     const struct engine_metrics *metrics; /* NULL: nobody counts; outlives the scheduler */
+    /* Called on the owner's thread before every step and while it waits: follows what happens to
+     * the group of ranks. An error is the process', as a step's is. NULL: nothing to follow. */
+    enum ferry_status (*follow)(void *arg, struct ferry_error *err);
+    void *follow_arg;
+    uint64_t peer_patience_ns; /* that answers wait while the group cannot compute a step (this rank
+                                  was given up for a while, holders are lost); 0: 20 s */
 };
 
 enum request_finish {
@@ -144,7 +150,8 @@ const struct request_usage *request_usage(const struct request *request);
 enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
                                  struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Sleeps until there may be work, at most timeout_ns. */
+/* Sleeps until there may be work, at most timeout_ns; a rank of a group serves the others
+ * meanwhile. */
 void scheduler_wait(struct scheduler *scheduler, uint64_t timeout_ns);
 void scheduler_wake(struct scheduler *scheduler);
 

@@ -182,22 +182,18 @@ bool exchange_serve(struct exchange *exchange, uint64_t timeout_ns, bool once)
     bool any = false;
 
     for (;;) {
-        uint32_t seen = fabric_rings(fabric);
+        uint32_t rings = fabric_rings(fabric);
         serve_collect(exchange);
-        if (serve_job(exchange, NULL, 0)) {
-            any = true;
-            if (fabric_now_ns(fabric) < until)
-                continue;
-        }
+        bool served = serve_job(exchange, NULL, 0);
         uint64_t now = fabric_now_ns(fabric);
-        if (now >= until || (once && any))
+        any |= served;
+        /* Whatever rang since the last look, in an earlier call too, ends the wait: the caller may
+         * have been looking elsewhere when it was woken. */
+        bool woken = rings != exchange->seen_rings;
+        exchange->seen_rings = rings;
+        if (now >= until || (once && (any || woken)))
             return any;
-        fabric_sleep(fabric, seen, until - now);
-        if (once &&
-            !any) { /* one look after the sleep: whoever was woken by something else goes on */
-            serve_collect(exchange);
-            any = serve_job(exchange, NULL, 0);
-            return any;
-        }
+        if (!served)
+            fabric_sleep(fabric, rings, until - now);
     }
 }

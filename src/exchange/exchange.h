@@ -143,13 +143,17 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
 enum ferry_status exchange_end(struct exchange *exchange, size_t slot,
                                struct ferry_error *err) FERRY_MUST_CHECK;
 
+/* Gives up rounds that were begun and not ended, after an error elsewhere in the step. What still
+ * comes for them is late. */
+void exchange_abandon(struct exchange *exchange);
+
 /* exchange_begin and exchange_end of slot 0. */
 enum ferry_status exchange_run(struct exchange *exchange, const struct exchange_round_input *input,
                                struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Serves other ranks' rows for timeout_ns; `once`: returns after it has served something, or was
- * woken (fabric_wake, a change of membership). For ranks without own work. Returns whether anything
- * was served. */
+/* Serves other ranks' rows for timeout_ns; `once`: returns after it has served something, or when
+ * anything rang since the last call (fabric_wake, a change of membership). For ranks without own
+ * work. Returns whether anything was served. */
 bool exchange_serve(struct exchange *exchange, uint64_t timeout_ns, bool once);
 
 /* The number that own rounds carry as their step; grows with every step of the model. */

@@ -77,6 +77,7 @@ struct exchange {
     enum link_class links[LIMIT_SEATS];
     struct inbox (*inboxes)[LANE_N_CHANNELS]; /* [n_seats] */
     struct origin origins[LIMIT_SEATS];
+    uint32_t seen_rings; /* at the last look of exchange_serve */
     struct exchange_pair *served_pairs; /* [2 * max_slots] private copies for one job */
     int next_seat;                      /* whose messages are looked at first: in turn */
     bool in_job;                        /* requests stay as they are */

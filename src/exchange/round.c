@@ -476,7 +476,7 @@ static void combine_items(void *arg, size_t begin, size_t end, int thread_index)
         float *out = round->input.out + token * hidden + col;
         if (n > 0 &&
             tree_sum(device_kernels(a->x->device), leaves, ids, n, round->plan.n_experts, col,
-                     min_size(TREE_COLS, hidden - col), a->x->options.combine_bf16, out, false,
+                     min_size(TREE_COLS, hidden - col), a->x->options.combine_bf16, out, TREE_F32,
                      scratch) == n &&
             col == 0)
             n_combined += n_rows;
@@ -520,4 +520,12 @@ enum ferry_status exchange_end(struct exchange *exchange, size_t slot, struct fe
         st = settle(x, round, err);
     close_round(x, round);
     return st;
+}
+
+void exchange_abandon(struct exchange *exchange)
+{
+    for (size_t r = 0; r < EXCHANGE_ROUNDS; r++) {
+        if (exchange->rounds[r].open)
+            close_round(exchange, &exchange->rounds[r]);
+    }
 }

@@ -20,8 +20,12 @@ struct pass {
     const struct model_run *runs;
     size_t n_runs;
     size_t n_tokens;
+    size_t slot;             /* of the exchange's rounds */
+    struct step_buffers own; /* a micro-batch's: the step's, from its first row on */
     struct ferry_error *err;
 };
+
+enum { OVERLAP_TOKENS = 64 }; /* of a step that is worth cutting in two */
 
 static bool takes_a32(const struct weight *w)
 {
@@ -247,8 +251,9 @@ static struct exchange_rows expert_rows(const struct pass *p, const struct ffn_w
     return rows;
 }
 
-/* Leaves the block's output in s->branch [T, H]. */
-static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct layer_weights *w)
+/* The first half of the block: what needs no other rank is done, rows are on their way. */
+static enum ferry_status feed_forward_begin(struct pass *p, size_t layer,
+                                            const struct layer_weights *w)
 {
     const struct model_config *c = p->config;
     struct act_rows in = {p->s->norm, c->hidden, p->s->act_hidden, c->hidden};
@@ -265,9 +270,8 @@ static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct
         expert_store_count(p->model->store, layer) < c->router.n_experts)
         return FERRY_FAIL(p->err, FERRY_ERR_NO_HOLDER, "layer %zu: an expert is not resident",
                           layer);
-    bool shared = c->shared_width > 0;
     if (takes_a32(&experts[0].gate) || takes_a32(&experts[0].up) || takes_a32(&w->router) ||
-        (shared &&
+        (c->shared_width > 0 &&
          (takes_a32(&w->shared.gate) || takes_a32(&w->shared.up) || takes_a32(&w->shared_score))))
         device_quantize(p->device, &in, p->n_tokens);
     enum ferry_status st = route(p, layer, w);
@@ -281,12 +285,24 @@ static enum ferry_status feed_forward(struct pass *p, size_t layer, const struct
                                          .n_experts = c->router.n_experts,
                                          .rows = expert_rows(p, &experts[0]),
                                          .out = p->s->branch};
-    st = exchange_run(p->model->exchange, &round, p->err);
+    st = exchange_begin(p->model->exchange, p->slot, &round, p->err);
+    if (st != FERRY_OK)
+        error_prefix(p->err, "layer %zu: ", layer);
+    return st;
+}
+
+/* The second half: leaves the block's output in s->branch [T, H]. */
+static enum ferry_status feed_forward_end(struct pass *p, size_t layer,
+                                          const struct layer_weights *w)
+{
+    if (!p->config->layer_has_experts[layer])
+        return FERRY_OK;
+    enum ferry_status st = exchange_end(p->model->exchange, p->slot, p->err);
     if (st != FERRY_OK) {
         error_prefix(p->err, "layer %zu: ", layer);
         return st;
     }
-    if (shared)
+    if (p->config->shared_width > 0)
         add_shared_expert(p, w);
     return FERRY_OK;
 }
@@ -352,6 +368,120 @@ static enum ferry_status make_logits(struct pass *p, float *logits)
     return check_logits(p, logits, n);
 }
 
+/* ---- layers, and two micro-batches that hide each other's way to other ranks ---- */
+
+/* A layer up to where its rows leave. */
+static enum ferry_status layer_begin(struct pass *p, size_t l)
+{
+    const struct model_config *c = p->config;
+    const struct layer_weights *w = &p->model->weights.layers[l];
+
+    device_rms_norm(p->device, p->s->norm, p->s->x, w->attn_norm, p->n_tokens, c->hidden,
+                    c->norm_eps);
+    attention(p, l, w);
+    add_residual(p);
+    device_rms_norm(p->device, p->s->norm, p->s->x, w->ffn_norm, p->n_tokens, c->hidden,
+                    c->norm_eps);
+    return feed_forward_begin(p, l, w);
+}
+
+static enum ferry_status layer_end(struct pass *p, size_t l)
+{
+    enum ferry_status st = feed_forward_end(p, l, &p->model->weights.layers[l]);
+
+    if (st == FERRY_OK)
+        add_residual(p);
+    return st;
+}
+
+/* The step's buffers from row `first` on. */
+static struct step_buffers from_row(const struct pass *p, size_t first)
+{
+    const struct model_config *c = p->config;
+    struct step_buffers b = *p->s;
+    size_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+
+    b.x += first * c->hidden;
+    b.norm += first * c->hidden;
+    b.q += first * q;
+    b.k += first * kv;
+    b.v += first * kv;
+    b.attn += first * q;
+    b.branch += first * c->hidden;
+    b.shared += c->shared_width > 0 ? first * c->hidden : 0;
+    b.scores += first * c->router.n_experts;
+    b.gate += first;
+    b.cos += first * c->n_rope_pairs;
+    b.sin += first * c->n_rope_pairs;
+    b.act_hidden = (char *)b.act_hidden + first * act_row_bytes(ACT_FORMAT_A32, c->hidden);
+    b.act_attn = (char *)b.act_attn + first * act_row_bytes(ACT_FORMAT_A32, q);
+    b.ids += first;
+    b.positions += first;
+    b.experts += first * c->router.top_k;
+    b.weights += first * c->router.top_k;
+    b.attn_runs += first;
+    return b;
+}
+
+/* Rows [first, first + n) of the step as a pass of its own. The runs' parts go to `runs`. */
+static void cut(const struct pass *whole, size_t first, size_t n, struct model_run *runs,
+                struct pass *ret)
+{
+    size_t row = 0;
+
+    *ret = *whole;
+    ret->own = from_row(whole, first);
+    ret->s = &ret->own;
+    ret->runs = runs;
+    ret->n_runs = 0;
+    ret->n_tokens = n;
+    for (size_t r = 0; r < whole->n_runs; r++) {
+        const struct model_run *run = &whole->runs[r];
+        size_t begin = max_size(row, first), end = min_size(row + run->n_tokens, first + n);
+        if (begin < end)
+            runs[ret->n_runs++] =
+                (struct model_run){.ids = run->ids + (begin - row),
+                                   .n_tokens = end - begin,
+                                   .first_position = run->first_position + (begin - row),
+                                   .pages = run->pages};
+        row += run->n_tokens;
+    }
+}
+
+/* Whether the way to some other rank is long enough that computing meanwhile pays. */
+static bool pays_to_overlap(const struct pass *p)
+{
+    struct fabric *fabric = p->model->options.fabric;
+    size_t n = p->model->options.micro_batches;
+
+    if (fabric == NULL || p->n_tokens < 2 || n != 0)
+        return fabric != NULL && n == 2 && p->n_tokens >= 2;
+    for (uint64_t live = fabric_live(fabric); p->n_tokens >= OVERLAP_TOKENS && live != 0;
+         live &= live - 1) {
+        if (fabric_link(fabric, __builtin_ctzll(live)) >= LINK_RDMA)
+            return true;
+    }
+    return false;
+}
+
+/* While one micro-batch's rows travel, the other attends. Later rows of a sequence find the K and V
+ * of the earlier ones: within a layer the first micro-batch is always ahead. */
+static enum ferry_status run_layers(struct pass *parts, size_t n_parts)
+{
+    size_t n_layers = parts[0].config->n_layers;
+    enum ferry_status st = FERRY_OK;
+
+    for (size_t l = 0; l <= n_layers && st == FERRY_OK; l++) {
+        for (size_t i = 0; i < n_parts && st == FERRY_OK; i++) {
+            if (l > 0)
+                st = layer_end(&parts[i], l - 1);
+            if (st == FERRY_OK && l < n_layers)
+                st = layer_begin(&parts[i], l);
+        }
+    }
+    return st;
+}
+
 enum ferry_status forward(struct model *model, const struct model_run *runs, size_t n_runs,
                           float *logits, struct ferry_error *err)
 {
@@ -362,22 +492,23 @@ enum ferry_status forward(struct model *model, const struct model_run *runs, siz
                      .runs = runs,
                      .n_runs = n_runs,
                      .err = err};
-    const struct model_config *c = p.config;
+    struct pass parts[EXCHANGE_ROUNDS];
+    size_t n_parts = 1;
 
     prepare(&p);
     exchange_set_step(model->exchange, model->counters.steps);
-    for (size_t l = 0; l < c->n_layers; l++) {
-        const struct layer_weights *w = &model->weights.layers[l];
-        device_rms_norm(p.device, p.s->norm, p.s->x, w->attn_norm, p.n_tokens, c->hidden,
-                        c->norm_eps);
-        attention(&p, l, w);
-        add_residual(&p);
-        device_rms_norm(p.device, p.s->norm, p.s->x, w->ffn_norm, p.n_tokens, c->hidden,
-                        c->norm_eps);
-        enum ferry_status st = feed_forward(&p, l, w);
-        if (st != FERRY_OK)
-            return st;
-        add_residual(&p);
+    parts[0] = p;
+    if (pays_to_overlap(&p)) {
+        size_t half = p.n_tokens / 2;
+        n_parts = 2;
+        cut(&p, 0, half, model->step.runs, &parts[0]);
+        cut(&p, half, p.n_tokens - half, model->step.runs + half, &parts[1]);
+        parts[1].slot = 1;
+    }
+    enum ferry_status st = run_layers(parts, n_parts);
+    if (st != FERRY_OK) {
+        exchange_abandon(model->exchange);
+        return st;
     }
     return make_logits(&p, logits);
 }

@@ -30,6 +30,7 @@ struct step_buffers {
     int32_t *
         dense_begin; /* [2] one pseudo-expert that owns all rows: dense layers and shared experts */
     struct attn_run *attn_runs; /* [T] */
+    struct model_run *runs;     /* [T] of micro-batches: at most one a row */
 };
 
 struct model {

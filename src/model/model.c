@@ -134,6 +134,7 @@ static size_t carve_step(struct model *model, struct arena *arena)
         {(void **)&s->weights, t * c->router.top_k * 4},
         {(void **)&s->dense_begin, 2 * 4},
         {(void **)&s->attn_runs, t * sizeof(struct attn_run)},
+        {(void **)&s->runs, t * sizeof(struct model_run)},
     };
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
         total += pieces[i].n_bytes;

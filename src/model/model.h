@@ -32,8 +32,10 @@ struct model_options {
     /* The group whose ranks hold the rest; borrowed, outlives the model. NULL: one rank. Given by
      * model_join when it is found only after model_open. */
     struct fabric *fabric;
-    bool combine_bf16;  /* nodes of the combine tree are rounded to bf16: other numerics */
-    uint64_t gather_ns; /* exchange_options.gather_ns */
+    bool combine_bf16;    /* nodes of the combine tree are rounded to bf16: other numerics */
+    uint64_t gather_ns;   /* exchange_options.gather_ns */
+    size_t micro_batches; /* that a step is cut into: 1 or 2; 0: 2 where rows go to other hosts and
+                             are many */
 };
 
 /* Bytes that a model takes, known before anything is allocated. */

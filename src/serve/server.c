@@ -136,7 +136,9 @@ static enum ferry_status start(struct server *s, struct ferry_error *err)
     struct http_options http = s->options.http;
     struct scheduler_options scheduler = {.max_waiting = s->options.max_waiting,
                                           .no_prefix_cache = s->options.no_prefix_cache,
-                                          .metrics = &s->metrics};
+                                          .metrics = &s->metrics,
+                                          .follow = s->options.follow,
+                                          .follow_arg = s->options.follow_arg};
     enum ferry_status st = metric_registry_create(&s->registry, err);
 
     if (st == FERRY_OK)

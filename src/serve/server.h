@@ -32,6 +32,9 @@ struct server_options {
     bool strict_params;   /* unknown fields are errors */
     bool no_vllm_metrics; /* leave the vllm: aliases out of /metrics */
     bool expert_metrics;  /* every expert its own series */
+    /* scheduler_options' of the same names. */
+    enum ferry_status (*follow)(void *arg, struct ferry_error *err);
+    void *follow_arg;
 };
 
 /* Listens when it returns; answers 503 until server_run. engine, tokenizer and chat (NULL: chat

@@ -63,6 +63,15 @@ class Group(cli.Case):
                            for n, c in ((1, 7), (2, 1), (3, "all"), (7, 64))])
         self.check(model, [(("--ranks", 2), TCP)], numbers=IDS[:1])
 
+    def test_micro_batches(self):
+        """Two halves of a step overlap: over TCP by themselves, else when asked."""
+        for arch in cli.ARCHS:
+            self.check(cli.model(arch), [(("--ranks", 2), TCP),
+                                         (("--ranks", 2, "--micro-batches", 1), TCP),
+                                         (("--ranks", 3, "--micro-batches", 2), None)])
+        self.check(cli.model("olmoe"), [(("--ranks", 2, "--micro-batches", 2), None)],
+                   numbers=IDS[:3])
+
     def test_formats(self):
         """Rows travel quantised or as f32, as the experts take them."""
         for quant in ("Q8_0", "Q4_K", "MXFP4"):
