@@ -148,6 +148,51 @@ static void a_cut_holds_for_its_time(void **state)
     world_close(world);
 }
 
+/* Without latency, too: two threads that are awake at one instant must not race. */
+static void nothing_arrives_at_the_instant_it_is_sent(void **state)
+{
+    struct contract_setup setup = SIM;
+    unsigned char data[8];
+
+    (void)state;
+    setup.latency_ns = 0;
+    setup.bytes_per_ns = 0.0;
+    struct world *world = world_open(&setup, 2, 1);
+    struct pair pair = pair_open(world, 0, 1);
+    world_settle(world);
+    uint64_t begin = world_now(world);
+    fill(data, sizeof data, 0);
+    assert_int_equal(transport_sim.send(pair.near->conn, data, sizeof data), FERRY_OK);
+    for (int i = 0; i < 3; i++)
+        transport_sim.poll(pair.far->end->transport, 0);
+    assert_int_equal(pair.far->n_control, 0);
+    transport_sim.poll(pair.far->end->transport, 1000);
+    assert_int_equal(pair.far->n_control, 1);
+    assert_int_equal(world_now(world), begin + 1);
+    world_close(world);
+}
+
+/* Whether there is room again does not depend on how far the peer has read at this instant. */
+static void room_in_a_queue_is_known_when_time_goes_on(void **state)
+{
+    static const unsigned char data[TRANSPORT_CONTROL_MAX];
+    struct world *world = world_open(&SIM, 2, 1);
+    struct pair pair = pair_open(world, 0, 1);
+    struct end *sender = pair.near->end;
+
+    (void)state;
+    while (transport_sim.send(pair.near->conn, data, sizeof data) == FERRY_OK)
+        pair.far->n_expected++;
+    run_until(sender, world_now(world) + 100000000); /* all has arrived, nobody reads */
+    assert_int_equal(transport_sim.send(pair.near->conn, data, sizeof data), FERRY_AGAIN);
+    transport_sim.poll(pair.far->end->transport, 0);
+    assert_int_equal(pair.far->n_control, pair.far->n_expected);
+    assert_int_equal(transport_sim.send(pair.near->conn, data, sizeof data), FERRY_AGAIN);
+    run_until(sender, world_now(world) + 1);
+    assert_int_equal(transport_sim.send(pair.near->conn, data, sizeof data), FERRY_OK);
+    world_close(world);
+}
+
 /* ---- who holds the clock ---- */
 
 struct sleeper {
@@ -158,6 +203,7 @@ struct sleeper {
     unsigned busy_us; /* real time that it computes before each wait */
     bool polls;       /* else sleeps */
     _Atomic bool done;
+    _Atomic bool *hangs; /* after its first wait, until this is set; NULL: does not */
 };
 
 static void *sleeper_main(void *arg)
@@ -173,6 +219,8 @@ static void *sleeper_main(void *arg)
             uint32_t seen = lane_bell_rings(sleeper->world->ends[sleeper->end].bell);
             transport_sim.sleep(transport, seen, sleeper->step_ns);
         }
+        while (sleeper->hangs != NULL && !atomic_load(sleeper->hangs))
+            (void)usleep(100);
     }
     sleeper->ended_ns = transport_sim.now_ns(transport);
     atomic_store(&sleeper->done, true);
@@ -254,6 +302,30 @@ static void a_kill_does_not_stop_the_clock(void **state)
             assert_true(sleepers[i].ended_ns >= sleepers[i].until_ns);
         world_close(world);
     }
+}
+
+/* A thread of the killed rank that does not come back from what it does is not waited for. */
+static void a_killed_thread_that_hangs_does_not_hold_the_clock(void **state)
+{
+    struct world *world = world_open(&SIM, 2, 2);
+    _Atomic bool release = false;
+    struct sleeper sleepers[2] = {
+        {.world = world, .end = 0, .until_ns = 1000000, .step_ns = 1000},
+        {.world = world, .end = 1, .until_ns = 10, .step_ns = 10, .hangs = &release},
+    };
+    pthread_t threads[2];
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, sleeper_main, &sleepers[i]), 0);
+    (void)usleep(20000);
+    assert_false(atomic_load(&sleepers[0].done)); /* it holds the clock while it lives */
+    fabric_hub_kill(world->hub, "beta");
+    assert_int_equal(pthread_join(threads[0], NULL), 0);
+    assert_int_equal(sleepers[0].ended_ns, 1000000);
+    atomic_store(&release, true);
+    assert_int_equal(pthread_join(threads[1], NULL), 0);
+    world_close(world);
 }
 
 static void who_leaves_does_not_hold_the_clock(void **state)
@@ -483,9 +555,12 @@ int main(void)
         cmocka_unit_test(control_arrives_by_latency_and_rate),
         cmocka_unit_test(lanes_go_by_latency_and_rate),
         cmocka_unit_test(a_cut_holds_for_its_time),
+        cmocka_unit_test(nothing_arrives_at_the_instant_it_is_sent),
+        cmocka_unit_test(room_in_a_queue_is_known_when_time_goes_on),
         cmocka_unit_test(time_stands_still_while_anybody_computes),
         cmocka_unit_test(the_clock_waits_for_all_threads_at_the_start),
         cmocka_unit_test(a_kill_does_not_stop_the_clock),
+        cmocka_unit_test(a_killed_thread_that_hangs_does_not_hold_the_clock),
         cmocka_unit_test(who_leaves_does_not_hold_the_clock),
         cmocka_unit_test(endless_waits_end_by_bell_and_wake),
         cmocka_unit_test(every_run_takes_the_same_course),
