@@ -116,8 +116,8 @@ static void on_open(void *arg, struct transport_conn *conn)
     if (link == NULL)
         link = add_link(side, conn);
     link->open = true;
-    link->opened_ns = now_ns();
-    send_offer(link);
+    if (!side->bare)
+        send_offer(link);
 }
 
 static void on_control(void *arg, struct transport_conn *conn, const void *data, size_t n_bytes)
@@ -282,6 +282,30 @@ bool link_pump(struct link *link)
     return any;
 }
 
+/* ---- two sides in one process ---- */
+
+void both_turn(struct both *both)
+{
+    transport_ucx.poll(both->near.transport, 200000);
+    transport_ucx.poll(both->far.transport, 200000);
+}
+
+void both_open(struct both *both)
+{
+    side_open(&both->near);
+    side_open(&both->far);
+    side_connect(&both->near, both->far.address);
+    BOTH_WAIT(both, side_ready(&both->near) != NULL && side_ready(&both->far) != NULL);
+    both->out = side_ready(&both->near);
+    both->in = side_ready(&both->far);
+}
+
+void both_close(struct both *both)
+{
+    side_close(&both->near);
+    side_close(&both->far);
+}
+
 /* ---- peers ---- */
 
 pid_t peer_start(const char *mode, const char *address)
@@ -371,7 +395,7 @@ static _Noreturn void peer_cycle(struct side *side, const char *address)
     (void)printf("peer after %zu cycles: %zu descriptors, %zu KiB; after %d: %zu, %zu\n", n,
                  count_descriptors(), rss_anon_kib(), (int)WARM, descriptors, kib);
     (void)fflush(stdout);
-    _exit(count_descriptors() > descriptors + 2 || rss_anon_kib() > kib + 2048 ? 5 : 0);
+    _exit(count_descriptors() > descriptors + 2 || rss_anon_kib() > kib + RSS_SLACK_KIB ? 5 : 0);
 }
 
 void peer_main(int argc, char **argv)

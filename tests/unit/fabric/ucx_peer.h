@@ -11,6 +11,11 @@
 #include <sys/types.h>
 
 enum { PEER_RING = 64 << 10, PEER_LINKS = 8 };
+#ifdef FERRY_SANITIZED
+enum { RSS_SLACK_KIB = 1 << 20 }; /* a sanitizer keeps what was freed */
+#else
+enum { RSS_SLACK_KIB = 2048 };
+#endif
 
 /* A connection of either side. */
 struct link {
@@ -19,7 +24,7 @@ struct link {
     bool open, ready, lost;      /* connected; lanes are there; lost */
     bool offered;
     size_t n_pings; /* control messages other than the offer */
-    uint64_t opened_ns, lost_ns;
+    uint64_t lost_ns;
     char reason[200];
     /* Traffic: numbered messages, filled by number. */
     uint64_t next_out[LANE_N_CHANNELS], next_in[LANE_N_CHANNELS], n_bad;
@@ -30,6 +35,7 @@ struct side {
     struct lane_bell *bell;
     char address[TRANSPORT_ADDRESS_MAX];
     struct link links[PEER_LINKS];
+    bool bare; /* no lanes are offered */
     bool echo; /* control messages go back */
     size_t ring_bytes;
 };
@@ -44,6 +50,24 @@ struct link *side_ready(struct side *side);
 
 /* Sends and takes what can be sent and taken now; true when anything was. */
 bool link_pump(struct link *link);
+
+/* Two sides in this process with a link between them, their lanes ready; and polls of both. */
+struct both {
+    struct side near, far; /* near has connected */
+    struct link *out, *in; /* near's and far's end */
+};
+void both_open(struct both *both);
+void both_close(struct both *both);
+void both_turn(struct both *both);
+#define BOTH_WAIT(both, condition)                                 \
+    do {                                                           \
+        uint64_t wait_end = now_ns() + 5000000000ull * patience(); \
+        while (!(condition)) {                                     \
+            if (now_ns() > wait_end)                               \
+                fail_msg("not within 5 s: %s", #condition);        \
+            both_turn(both);                                       \
+        }                                                          \
+    } while (0)
 
 /* Starts this program as `peer MODE ADDRESS`. */
 pid_t peer_start(const char *mode, const char *address);
