@@ -206,6 +206,7 @@ static void sleepers_are_woken(void **state)
     size_t n = is_long ? MOST : 2000, n_late = 0;
 
     (void)state;
+    (void)setenv("UCX_KEEPALIVE_INTERVAL", "60s", 1); /* or its timer would help out */
     side_open(&side);
     pid_t pid = peer_start("echo", side.address);
     struct link *link = wait_ready(&side);
@@ -223,6 +224,7 @@ static void sleepers_are_woken(void **state)
     peer_kill(pid);
     SIDE_WAIT(&side, 1000, link->lost);
     side_close(&side);
+    (void)unsetenv("UCX_KEEPALIVE_INTERVAL");
 }
 
 /* ---- growth ---- */
