@@ -172,6 +172,43 @@ static void nothing_arrives_at_the_instant_it_is_sent(void **state)
     world_close(world);
 }
 
+static struct record *came[2];
+static size_t n_came;
+
+static void note_record(struct end *end, struct record *record)
+{
+    (void)end;
+    assert_true(n_came < 2);
+    came[n_came++] = record;
+}
+
+/* Two messages that arrive at one instant: by their senders' names, not by who was first. */
+static void what_arrives_at_one_instant_has_an_order(void **state)
+{
+    static const unsigned char data[10];
+
+    (void)state;
+    for (size_t run = 0; run < 4; run++) {
+        struct world *world = world_open(&SIM, 3, 1);
+        struct pair from[2]; /* alpha's and gamma's, made in either order */
+        for (size_t i = 0; i < 2; i++) {
+            size_t index = i ^ (run & 1);
+            from[index] = pair_open(world, 2 * index, 1);
+        }
+        world_settle(world);
+        n_came = 0;
+        world->ends[1].on_control = note_record;
+        for (size_t i = 0; i < 2; i++)
+            assert_int_equal(transport_sim.send(from[i ^ run >> 1].near->conn, data, sizeof data),
+                             FERRY_OK);
+        world_settle(world);
+        assert_int_equal(n_came, 2);
+        for (size_t i = 0; i < 2; i++)
+            assert_ptr_equal(came[i], from[i].far);
+        world_close(world);
+    }
+}
+
 /* Whether there is room again does not depend on how far the peer has read at this instant. */
 static void room_in_a_queue_is_known_when_time_goes_on(void **state)
 {
@@ -556,6 +593,7 @@ int main(void)
         cmocka_unit_test(lanes_go_by_latency_and_rate),
         cmocka_unit_test(a_cut_holds_for_its_time),
         cmocka_unit_test(nothing_arrives_at_the_instant_it_is_sent),
+        cmocka_unit_test(what_arrives_at_one_instant_has_an_order),
         cmocka_unit_test(room_in_a_queue_is_known_when_time_goes_on),
         cmocka_unit_test(time_stands_still_while_anybody_computes),
         cmocka_unit_test(the_clock_waits_for_all_threads_at_the_start),
