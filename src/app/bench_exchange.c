@@ -20,6 +20,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 const size_t BENCH_LANE_BYTES = (size_t)64 << 20;
 
@@ -39,6 +42,7 @@ struct bench {
     const struct bench_shape *shape;
     int seat;
     struct device *device;
+    enum cpu_level level;
     struct placement *placement;
     struct exchange *exchange;
     struct arena arena; /* of a case */
@@ -229,6 +233,35 @@ static size_t run_experts(void *arg, const struct exchange_job *job)
     return job->n_slots;
 }
 
+/* dst[c] = factor * (code * scale), a block of ACT_BLOCK codes per scale. */
+static void scale_codes(float *dst, const int8_t *codes, const float *scales, float factor,
+                        size_t n)
+{
+    for (size_t c = 0; c < n; c++)
+        dst[c] = factor * ((float)codes[c] * scales[c / ACT_BLOCK]);
+}
+
+#if defined(__x86_64__)
+/* The baselines are compiled for AVX2; the stand-in must not be what differs. */
+__attribute__((target("avx2"))) static void scale_codes_avx2(float *dst, const int8_t *codes,
+                                                             const float *scales, float factor,
+                                                             size_t n, bool stream)
+{
+    const __m256 by = _mm256_set1_ps(factor);
+
+    for (size_t c = 0; c < n; c += 8) {
+        __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(codes + c)));
+        __m256 value =
+            _mm256_mul_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(scales[c / ACT_BLOCK]));
+        value = _mm256_mul_ps(by, value);
+        if (stream)
+            _mm256_stream_ps(dst + c, value);
+        else
+            _mm256_storeu_ps(dst + c, value);
+    }
+}
+#endif
+
 /* An exchange_sum_fn: the row that came, times what its experts' factors and weights make. */
 static void scale_row(void *arg, const struct exchange_sum *sum, float *dst)
 {
@@ -240,10 +273,14 @@ static void scale_row(void *arg, const struct exchange_sum *sum, float *dst)
 
     for (size_t i = 0; i < sum->n; i++)
         factor += sum->weights[i] * factor_of((size_t)sum->experts[i]);
-    for (size_t at = 0; at < sum->n_cols; at += ACT_BLOCK) {
-        for (size_t c = at; c < at + ACT_BLOCK; c++)
-            dst[c] = factor * ((float)codes[c] * scales[at / ACT_BLOCK]);
+#if defined(__x86_64__)
+    if (b->level >= CPU_LEVEL_AVX2) {
+        scale_codes_avx2(dst, codes, scales, factor, sum->n_cols,
+                         sum->stream && ((uintptr_t)dst & 31) == 0);
+        return;
     }
+#endif
+    scale_codes(dst, codes, scales, factor, sum->n_cols);
 }
 
 /* ---- rounds ---- */
@@ -598,7 +635,7 @@ void bench_lanes(const struct bench_shape *shape, struct transport_lanes *ret_la
 static enum ferry_status open_bench(struct bench *b, struct ferry_error *err)
 {
     const struct bench_shape *s = b->shape;
-    struct device_options device = {.n_threads = s->n_threads, .level = cpu_best_level()};
+    struct device_options device = {.n_threads = s->n_threads, .level = b->level};
     struct exchange_options options = options_of(s);
     enum ferry_status st = device_create_cpu(&b->device, &device, err);
 
@@ -628,6 +665,7 @@ enum ferry_status bench_run(struct bench_rank *rank, bench_done_fn *done, void *
     b->rank = rank;
     b->shape = rank->shape;
     b->seat = fabric_seat(rank->fabric);
+    b->level = cpu_best_level();
     b->row_bytes = act_row_bytes(ACT_FORMAT_A32, rank->shape->hidden);
     arena_init(&b->arena, "bench exchange");
     st = open_bench(b, err);

@@ -53,9 +53,10 @@ struct exchange_sum {
     const float *weights;   /* [n] */
     size_t n;
     size_t col, n_cols; /* multiples of 64, but for the end of a row */
+    bool stream;        /* dst is read by another rank next: past the own caches, if possible */
 };
 
-/* Writes dst [n_cols], each value once: it may be another rank's memory. */
+/* Writes dst [n_cols], each value once. */
 typedef void exchange_sum_fn(void *arg, const struct exchange_sum *sum, float *dst);
 
 /* Makes an expert's verified weights resident (law 3); called for every active expert of a job,

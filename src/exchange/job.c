@@ -129,7 +129,7 @@ size_t job_n_active(const struct job *job)
 
 /* What options.sum_group says of a group's columns. Returns the rows in it. */
 static size_t stated_sum(const struct job *job, const struct job_source *source, size_t first,
-                         size_t last, size_t col, size_t n_cols, void *dst, bool bf16)
+                         size_t last, size_t col, size_t n_cols, void *dst, enum tree_store store)
 {
     int32_t experts[LIMIT_TOP_K];
     float weights[LIMIT_TOP_K], wide[TREE_COLS];
@@ -139,14 +139,15 @@ static size_t stated_sum(const struct job *job, const struct job_source *source,
                                .weights = weights,
                                .n = last - first,
                                .col = col,
-                               .n_cols = n_cols};
+                               .n_cols = n_cols,
+                               .stream = store == TREE_STREAM};
 
     for (size_t i = first; i < last; i++) {
         experts[i - first] = source->pairs[i].expert;
         weights[i - first] = source->pairs[i].weight;
     }
-    job->sum_group(job->arg, &sum, bf16 ? wide : dst);
-    if (bf16)
+    job->sum_group(job->arg, &sum, store == TREE_BF16 ? wide : dst);
+    if (store == TREE_BF16)
         (void)device_kernels(job->device)->encode[DTYPE_BF16](dst, wide, n_cols);
     return last - first;
 }
@@ -157,7 +158,7 @@ struct sums_arg {
     const uint32_t *pair_slot; /* of the source */
     unsigned char *sums;
     size_t value_bytes, n_col_tiles;
-    bool bf16;
+    enum tree_store store;
     atomic_size_t n_summed; /* counted on the first column tile only */
 };
 
@@ -186,18 +187,20 @@ static void sum_items(void *arg, size_t begin, size_t end, int thread_index)
                                    .weight = a->source->pairs[i].weight};
         }
         if (job->sum_group != NULL)
-            n = stated_sum(job, a->source, first, last, col, n_cols, dst, a->bf16);
+            n = stated_sum(job, a->source, first, last, col, n_cols, dst, a->store);
         else
             n = tree_sum(device_kernels(job->device), leaves, ids, last - first,
-                         job->work.n_experts, col, n_cols, job->bf16_nodes, dst, a->bf16, scratch);
+                         job->work.n_experts, col, n_cols, job->bf16_nodes, dst, a->store, scratch);
         if (col == 0)
             n_summed += n;
     }
+    if (a->store == TREE_STREAM)
+        tree_fence(); /* each thread's own stores, before the pool's join */
     atomic_fetch_add_explicit(&a->n_summed, n_summed, memory_order_relaxed);
 }
 
 size_t job_sums(struct job *job, const struct job_source *sources, size_t i, void *sums,
-                bool sums_bf16)
+                enum tree_store store)
 {
     const struct job_source *source = &sources[i];
     size_t before = 0, group = 0;
@@ -213,9 +216,9 @@ size_t job_sums(struct job *job, const struct job_source *sources, size_t i, voi
                            .source = source,
                            .pair_slot = job->pair_slot + before,
                            .sums = sums,
-                           .value_bytes = sums_bf16 ? sizeof(uint16_t) : sizeof(float),
+                           .value_bytes = store == TREE_BF16 ? sizeof(uint16_t) : sizeof(float),
                            .n_col_tiles = div_up(job->hidden, TREE_COLS),
-                           .bf16 = sums_bf16};
+                           .store = store};
     device_for(job->device, group * arg.n_col_tiles, group > 8 ? 16 : 1, sum_items, &arg);
     return atomic_load_explicit(&arg.n_summed, memory_order_relaxed);
 }

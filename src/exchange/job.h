@@ -44,10 +44,10 @@ size_t job_bytes(const struct exchange_options *options, size_t max_slots, bool 
 size_t job_run(struct job *job, size_t layer, size_t n_experts, const struct job_source *sources,
                size_t n_sources, exchange_experts_fn *run_experts, void *arg);
 
-/* Adds up the groups of source i of the last job into sums [n_groups, hidden], f32 or bf16.
- * Returns how many rows are in them. */
+/* Adds up the groups of source i of the last job into sums [n_groups, hidden]. Returns how many
+ * rows are in them. */
 size_t job_sums(struct job *job, const struct job_source *sources, size_t i, void *sums,
-                bool sums_bf16);
+                enum tree_store store);
 
 /* Experts with rows in the last job. */
 size_t job_n_active(const struct job *job);

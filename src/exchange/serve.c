@@ -256,7 +256,8 @@ static void answer(struct exchange *x, const struct batch *b, size_t i, bool ref
     enum ferry_status st =
         serve_reserve(x, a->seat, LANE_REPLY, header.n_bytes, &sums, &incarnation, &err);
     if (st == FERRY_OK && !refuse &&
-        job_sums(&x->job, b->sources, i, sums, x->options.combine_bf16) != b->sources[i].n_pairs) {
+        job_sums(&x->job, b->sources, i, sums, x->options.combine_bf16 ? TREE_BF16 : TREE_STREAM) !=
+            b->sources[i].n_pairs) {
         header.kind = WIRE_REFUSED; /* a sum without all its rows does not leave */
         header.n_bytes = 0;
     }
@@ -274,7 +275,7 @@ static void finish_own(struct exchange *x, struct round *round, size_t i, const 
     struct part *part = &round->plan.parts[i];
     float *sums =
         round->direct ? round->input.out : round->own_sums + round->n_own_sums * x->options.hidden;
-    size_t n = job_sums(&x->job, b->sources, 0, sums, false);
+    size_t n = job_sums(&x->job, b->sources, 0, sums, TREE_F32);
 
     round->delivered +=
         b->n == 1 || n_computed == b->n_pairs ? min_size(n_computed, part->n_pairs) : 0;

@@ -31,11 +31,19 @@ struct tree_leaf {
 
 enum { TREE_COLS = 256 }; /* columns of one item; a bound on cache use, not on bits */
 
-/* Adds up columns [col, col + n) (n <= TREE_COLS) of k leaves in the order of ids into dst, which
- * is f32 or bf16 [n]. bf16_nodes: every node is rounded to bf16, leaves included. scratch: k *
- * TREE_COLS floats. Returns how many leaves are in the sum: k, if ids are as they should be. */
+/* Where a sum goes: f32, bf16, or f32 past the own caches (into memory that another rank reads; the
+ * caller orders such stores by its next fence). */
+enum tree_store { TREE_F32, TREE_BF16, TREE_STREAM };
+
+/* Adds up columns [col, col + n) (n <= TREE_COLS) of k leaves in the order of ids into dst [n],
+ * writing each value once; dst may be a leaf's own columns. bf16_nodes: every node is rounded to
+ * bf16, leaves included. scratch: k * TREE_COLS floats. Returns how many leaves are in the sum: k,
+ * if ids are as they should be. */
 size_t tree_sum(const struct kernels *kernels, const struct tree_leaf *leaves, const int32_t *ids,
                 size_t k, size_t n_experts, size_t col, size_t n, bool bf16_nodes, void *dst,
-                bool dst_bf16, float *scratch);
+                enum tree_store store, float *scratch);
+
+/* Orders a thread's own TREE_STREAM stores before what it stores next. */
+void tree_fence(void);
 
 #endif

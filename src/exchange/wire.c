@@ -72,19 +72,25 @@ enum ferry_status wire_request_read(struct wire_request *ret, struct exchange_pa
     return check_pairs(ret, pairs, shape, err);
 }
 
-/* Copies n bytes to 16-byte aligned memory that somebody else reads next: past the own caches where
+/* Copies n bytes to 16-byte aligned memory that another rank reads next: past the own caches where
  * the machine can. */
 static void copy_out(void *dst, const void *src, size_t n)
 {
-#if defined(__SSE2__)
     size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        _mm_stream_si128((__m128i *)(void *)((char *)dst + i),
-                         _mm_loadu_si128((const __m128i *)(const void *)((const char *)src + i)));
-    memcpy((char *)dst + i, (const char *)src + i, n - i);
-#else
-    memcpy(dst, src, n);
+
+#if defined(__SSE2__)
+    for (; i + 64 <= n; i += 64) { /* whole lines, so that none is written twice */
+        const __m128i *from = (const __m128i *)(const void *)((const char *)src + i);
+        __m128i *to = (__m128i *)(void *)((char *)dst + i);
+        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+        __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+        _mm_stream_si128(to, a);
+        _mm_stream_si128(to + 1, b);
+        _mm_stream_si128(to + 2, c);
+        _mm_stream_si128(to + 3, d);
+    }
 #endif
+    memcpy((char *)dst + i, (const char *)src + i, n - i);
 }
 
 struct write_arg {

@@ -166,6 +166,73 @@ static void groups_are_the_largest(void **state)
     }
 }
 
+/* Adding up as the head of the file says, one float at a time. */
+static float direct_sum(const struct tree_leaf *leaves, const int32_t *ids, size_t first,
+                        size_t last, int32_t lo, int32_t hi, size_t col)
+{
+    if (last - first == 1) {
+        float value = ((const float *)leaves[first].row)[col];
+        return leaves[first].is_node ? value : value * leaves[first].weight;
+    }
+    int32_t mid = lo + (hi - lo) / 2;
+    size_t split = first;
+    while (split < last && ids[split] < mid)
+        split++;
+    if (split == first)
+        return direct_sum(leaves, ids, first, last, mid, hi, col);
+    if (split == last)
+        return direct_sum(leaves, ids, first, last, lo, mid, col);
+    return direct_sum(leaves, ids, first, split, lo, mid, col) +
+           direct_sum(leaves, ids, split, last, mid, hi, col);
+}
+
+/* Every level, every place (aligned or not), past the caches or not, in place or not: the same
+ * bits, and nothing beside dst is written. */
+static void levels_and_stores_agree(void **state)
+{
+    enum { K_MAX = 11, PAD = 40 };
+    static float rows[K_MAX][TREE_COLS + 16], scratch[LIMIT_TOP_K * TREE_COLS];
+    static _Alignas(64) float out[TREE_COLS + 2 * PAD];
+    uint32_t seed = 5;
+
+    (void)state;
+    for (int round = 0; round < 4000; round++) {
+        struct kernels kernels;
+        struct tree_leaf leaves[K_MAX];
+        int32_t ids[K_MAX], id = 0;
+        size_t k = 1 + next(&seed) % K_MAX, n = 1 + next(&seed) % TREE_COLS;
+        size_t col = next(&seed) % 16, at = PAD + next(&seed) % 9;
+        bool stream = next(&seed) % 2 == 0, in_place = next(&seed) % 4 == 0;
+        kernels_init(&kernels, next(&seed) % 2 == 0 ? CPU_LEVEL_REF : cpu_best_level());
+        for (size_t i = 0; i < k; i++) {
+            for (size_t c = 0; c < TREE_COLS + 16; c++)
+                rows[i][c] = (float)((int32_t)(next(&seed) % 20001) - 10000) / 777.0f;
+            id += 1 + (int32_t)(next(&seed) % 5);
+            ids[i] = id;
+            leaves[i] = (struct tree_leaf){.row = rows[i],
+                                           .weight = (float)(next(&seed) % 1000) / 999.0f,
+                                           .is_node = next(&seed) % 3 == 0};
+        }
+        for (size_t c = 0; c < TREE_COLS + 2 * PAD; c++)
+            out[c] = -7;
+        if (in_place) { /* one leaf lies where the sum goes */
+            size_t i = next(&seed) % k;
+            memcpy(out + at, rows[i] + col, n * sizeof(float));
+            leaves[i].row = out + at - col;
+        }
+        float want[TREE_COLS];
+        for (size_t c = 0; c < n; c++)
+            want[c] = direct_sum(leaves, ids, 0, k, 0, 64, col + c);
+        assert_int_equal(tree_sum(&kernels, leaves, ids, k, 64, col, n, false, out + at,
+                                  stream ? TREE_STREAM : TREE_F32, scratch),
+                         k);
+        tree_fence();
+        assert_memory_equal(out + at, want, n * sizeof(float));
+        for (size_t c = 0; c < TREE_COLS + 2 * PAD; c++)
+            assert_true((c >= at && c < at + n) || out[c] == -7);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +241,7 @@ int main(void)
         cmocka_unit_test(known_groups),
         cmocka_unit_test(groups_keep_the_bits),
         cmocka_unit_test(groups_are_the_largest),
+        cmocka_unit_test(levels_and_stores_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
