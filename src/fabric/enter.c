@@ -93,6 +93,7 @@ static void give_up(struct fabric *f, enum ferry_status status, const char *addr
         enter_stop(f);
         return;
     }
+    fabric_refused(f, text); /* a seat that somebody else has taken, say: for the operator */
     again(f, FABRIC_REENTER_NS, text, now_ns);
 }
 

@@ -78,16 +78,18 @@ static void view_seat(struct fabric *f, int s, uint64_t now_ns)
 static void publish(struct fabric *f, uint64_t now_ns)
 {
     uint64_t live = group_live(&f->group, now_ns);
-    uint32_t epoch = f->group.committed.epoch;
-    bool changed = live != atomic_load_explicit(&f->live, memory_order_relaxed) ||
-                   epoch != atomic_load_explicit(&f->epoch, memory_order_relaxed);
+    uint32_t known = atomic_load_explicit(&f->epoch, memory_order_relaxed);
+    /* Between two incarnations there is no table: what was known of the last one stays. */
+    bool blank = f->group.committed.epoch == 0;
+    uint32_t epoch = blank ? known : f->group.committed.epoch;
+    bool changed = live != atomic_load_explicit(&f->live, memory_order_relaxed) || epoch != known;
 
     (void)pthread_mutex_lock(&f->lock);
     f->view.epoch = epoch;
     f->view.issuer = group_issuer(&f->group, now_ns);
     f->view.live = live;
     f->view.members = group_members(&f->group);
-    for (int s = 0; s < (int)f->group.n_seats; s++)
+    for (int s = 0; s < (int)f->group.n_seats && !blank; s++)
         view_seat(f, s, now_ns);
     (void)pthread_mutex_unlock(&f->lock);
     atomic_store_explicit(&f->live, live, memory_order_release);
@@ -106,7 +108,7 @@ static void tell_changes(struct fabric *f, uint64_t now_ns)
     fn = f->on_change;
     arg = f->on_change_arg;
     (void)pthread_mutex_unlock(&f->lock);
-    for (int s = 0; s < (int)f->group.n_seats; s++) {
+    for (int s = 0; s < (int)f->group.n_seats && f->group.committed.epoch != 0; s++) {
         enum seat_state from = f->told[s], to = group_state(&f->group, s, now_ns);
         f->told[s] = to;
         if (from != to && fn != NULL)

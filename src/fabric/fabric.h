@@ -6,7 +6,7 @@
  *
  * Seats are stable places 0..n_seats-1 with holes; a process that takes a seat again has a new
  * incarnation. One epoch number covers membership; it grows with every change of a state, and one
- * member issues it: the lowest live seat that holds the lease (docs/numerics.md, "The exchange").
+ * member issues it: docs/membership.md has the rules.
  *
  * Threads: the fabric has its own (heartbeats go on beside compute). Data calls belong to the
  * engine thread; all others are legal from any thread. */
@@ -126,8 +126,9 @@ void fabric_refusal(struct fabric *fabric, char *ret_text, size_t size);
 /* What all limits of time are multiplied by in this build (sanitizers: more than 1). */
 unsigned fabric_time_factor(void);
 
-/* The two numbers that hot loops look at, without a lock. live: as in the view. The epoch grows
- * after `live` has changed. */
+/* The two numbers that hot loops look at, without a lock. live: as in the view; it follows what this
+ * rank sees (a lost connection, silence, a voice that is back) at once, and epochs. When both
+ * change, the epoch does so last. */
 uint32_t fabric_epoch(const struct fabric *fabric);
 uint64_t fabric_live(const struct fabric *fabric);
 enum link_class fabric_link(const struct fabric *fabric, int seat);

@@ -129,7 +129,7 @@ void stats_update(struct fabric *f, uint64_t now_ns)
 {
     struct fabric_stats *stats = get(f);
 
-    if (stats == NULL)
+    if (stats == NULL || f->group.committed.epoch == 0)
         return;
     metric_set(stats->epoch, (double)f->group.committed.epoch);
     metric_set(stats->issuer, (double)group_issuer(&f->group, now_ns));

@@ -22,10 +22,15 @@ ONLY_WITH = {"ferry_expert_rows_total": "--expert-metrics"}
 
 
 def documented():
-    """{name: (type, label names)} of the tables of docs/metrics.md."""
+    """{name: (type, label names)} of the tables of docs/metrics.md, but for what takes several ranks."""
     found = {}
     with open(DOC, encoding="utf-8") as f:
+        several = False
         for line in f:
+            if line.startswith("## "):
+                several = "only with several ranks" in line
+            if several:
+                continue
             cells = [c.strip() for c in line.strip().strip("|").split("|")]
             name = re.fullmatch(r"`([a-z0-9_:]+)`", cells[0])
             if not line.startswith("|") or not name:

@@ -36,7 +36,7 @@ struct fabric_options ranks_options(struct ranks *ranks, int seat, int contact)
                                      .n_seats = ranks->n_seats,
                                      .key = "the key",
                                      .n_key = 7,
-                                     .heartbeat_ns = 20 * MS,
+                                     .heartbeat_ns = 50 * MS,
                                      .lanes = {{RANKS_RING, RANKS_RING}}};
 
     ranks->births[seat]++;
@@ -149,8 +149,12 @@ void ranks_wait_live(struct ranks *ranks, uint64_t of, uint64_t live)
                 if ((of & (uint64_t)1 << s) == 0)
                     continue;
                 fabric_view(ranks->fabrics[s], &view);
-                print_message("seat %d: epoch %u issuer %d live %llx\n", s, view.epoch, view.issuer,
+                print_message("seat %d: epoch %u issuer %d live %llx:", s, view.epoch, view.issuer,
                               (unsigned long long)view.live);
+                for (size_t t = 0; t < ranks->n_seats; t++)
+                    print_message(" %s/%u", seat_state_name(view.seats[t].state),
+                                  view.seats[t].incarnation);
+                print_message("\n");
             }
             fail_msg("no agreement on live seats %llx", (unsigned long long)live);
         }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 static struct world world;
+static uint64_t n_seeds = 60; /* an argument gives another number */
 
 static void start_all(size_t n)
 {
@@ -98,7 +99,7 @@ static void one_fault(int kind)
 static void test_one_fault_at_a_time(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 60; seed++) {
+    for (uint64_t seed = 1; seed <= n_seeds / 4; seed++) {
         size_t n = 3 + seed % 5;
 
         world_open(&world, seed, n);
@@ -154,7 +155,7 @@ static void test_anything(void **state)
 {
     const char *given = getenv("FERRY_SEED");
     uint64_t first = given != NULL ? strtoull(given, NULL, 10) : 1000;
-    uint64_t n = given != NULL ? 1 : 400;
+    uint64_t n = given != NULL ? 1 : n_seeds;
     size_t n_back = 0;
 
     (void)state;
@@ -177,8 +178,10 @@ static void test_anything(void **state)
     print_message("%zu of %llu schedules ended in a whole group\n", n_back, (unsigned long long)n);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        n_seeds = strtoull(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_sizes_join),
         cmocka_unit_test(test_one_fault_at_a_time),
