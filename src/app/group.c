@@ -10,6 +10,7 @@
 #include "file/hash.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
@@ -30,6 +31,8 @@ struct group {
     struct fabric *fabric;
     struct placement *placement;
     struct model *model;
+    pthread_mutex_t mutex; /* guards the next one; held while it takes a message */
+    struct scheduler *scheduler;
     size_t n_wanted; /* ranks to wait for; 0: it joined */
     pid_t *pids;     /* [n_pids] started here; 0: has ended */
     size_t n_pids;
@@ -50,6 +53,11 @@ bool group_wanted(const struct group_options *options)
 static bool starts_ranks(const struct group_options *o)
 {
     return o->n_ranks > 1 && o->listen == NULL && o->join == NULL;
+}
+
+size_t group_ranks_here(const struct group_options *options)
+{
+    return options->listen == NULL ? max_size(options->n_ranks, 1) : 1;
 }
 
 int group_threads(const struct shared_options *options)
@@ -141,7 +149,7 @@ static enum ferry_status read_key(struct group *group, const char *path, struct 
 struct command {
     char *args[ARGS_MAX];
     size_t n;
-    char threads[16], chunk[24], context[24], replicas[24];
+    char threads[16], chunk[24], context[24], replicas[24], ranks[24], parallel[24];
 };
 
 static void add(struct command *c, const char *flag, const char *value)
@@ -172,6 +180,10 @@ static void make_command(struct command *c, const struct shared_options *o,
     add(c, "--cpu-level", cpu_level_name(o->level));
     add(c, "--combine", o->combine_bf16 ? "bf16" : "f32");
     add(c, "--replicas", c->replicas);
+    (void)snprintf(c->ranks, sizeof c->ranks, "%zu", o->group.n_ranks);
+    (void)snprintf(c->parallel, sizeof c->parallel, "%zu", o->group.parallel);
+    add(c, "--ranks", c->ranks);
+    add(c, "--parallel", c->parallel);
     if (o->group.placement != NULL)
         add(c, "--placement", o->group.placement);
     if (o->group.key_file != NULL)
@@ -278,6 +290,26 @@ static void on_message(void *arg, int seat, uint32_t incarnation, const void *da
     fabric_wake(group->fabric);
 }
 
+static void on_engine_message(void *arg, int seat, uint32_t incarnation, const void *data,
+                              size_t n_bytes)
+{
+    struct group *group = arg;
+
+    (void)pthread_mutex_lock(&group->mutex);
+    if (group->scheduler != NULL)
+        scheduler_peer_message(group->scheduler, seat, incarnation, data, n_bytes);
+    (void)pthread_mutex_unlock(&group->mutex);
+}
+
+void group_set_scheduler(struct group *group, struct scheduler *scheduler)
+{
+    if (group == NULL)
+        return;
+    (void)pthread_mutex_lock(&group->mutex);
+    group->scheduler = scheduler;
+    (void)pthread_mutex_unlock(&group->mutex);
+}
+
 static void on_change(void *arg, int seat, enum seat_state from, enum seat_state to)
 {
     struct group *group = arg;
@@ -290,13 +322,15 @@ static void on_change(void *arg, int seat, enum seat_state from, enum seat_state
         return;
     if (seat != fabric_seat(group->fabric)) {
         if (again || to == SEAT_DEAD || from == SEAT_SUSPECT || to == SEAT_SUSPECT ||
-            to == SEAT_DRAINING || (to == SEAT_EMPTY && (group->known & bit) != 0))
+            to == SEAT_DRAINING || from == SEAT_DRAINING)
             LOG_WARNING("group: seat %d is %s, was %s", seat, seat_state_name(to),
                         seat_state_name(from));
         return;
     }
-    if (to == SEAT_JOINING && from == SEAT_DEAD) {
-        LOG_WARNING("group: this rank (seat %d) was given up and joins again", seat);
+    if (to == SEAT_JOINING) { /* not for the first time, or only just: the state before may be dead
+                                 or empty, the table of the others does not say */
+        if ((group->known & bit) != 0)
+            LOG_WARNING("group: this rank (seat %d) was given up and joins again", seat);
         atomic_store(&group->dropped, true);
     } else if (again) {
         LOG_WARNING("group: this rank (seat %d) is live again", seat);
@@ -316,6 +350,7 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
     if (group == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "group: no memory");
     group->model = model;
+    (void)pthread_mutex_init(&group->mutex, NULL);
     enum ferry_status st = placement_term(o, placement, err);
     if (st == FERRY_OK)
         st = read_key(group, o->key_file, err);
@@ -343,6 +378,7 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
         st = fabric_create(&group->fabric, &fabric, err);
     if (st == FERRY_OK) {
         fabric_on_message(group->fabric, FABRIC_TOPIC_APP, on_message, group);
+        fabric_on_message(group->fabric, FABRIC_TOPIC_ENGINE, on_engine_message, group);
         fabric_on_change(group->fabric, on_change, group);
         group->n_wanted = o->join == NULL ? o->n_ranks : 0;
         st = make_placement(group, o, err);
@@ -436,6 +472,7 @@ void group_close(struct group *group)
     end_ranks(group);
     fabric_destroy(group->fabric);
     placement_destroy(group->placement);
+    (void)pthread_mutex_destroy(&group->mutex);
     mem_free(group->pids);
     memset(group->key, 0, sizeof group->key);
     mem_free(group);

@@ -6,6 +6,7 @@
 #ifndef APP_GROUP_H
 #define APP_GROUP_H
 
+#include "engine/scheduler.h"
 #include "fabric/fabric.h"
 #include "ferry/status.h"
 #include "model/model.h"
@@ -18,6 +19,7 @@ struct group;
 /* Flags of the group; part of struct shared_options. */
 struct group_options {
     size_t n_ranks;        /* 0 or 1: alone, unless listen or join */
+    size_t parallel;       /* answers at once of the ranks that are started; the verb's to set */
     size_t n_replicas;     /* seats that hold each expert; 0: 1 */
     const char *placement; /* "contiguous", "random:SEED" or a file; NULL: contiguous */
     const char *listen, *join;
@@ -29,6 +31,9 @@ struct group_options {
 bool group_wanted(const struct group_options *options);
 
 struct shared_options;
+
+/* Ranks of the group that share this machine's memory, as far as is known. */
+size_t group_ranks_here(const struct group_options *options);
 
 /* Threads of each rank when the ranks of a group share this machine and no number was given. */
 int group_threads(const struct shared_options *options);
@@ -59,6 +64,10 @@ bool group_has_left(const struct group *group);
 
 /* Ends the ranks that were started, then leaves. After the model was destroyed. NULL is allowed. */
 void group_close(struct group *group);
+
+/* Messages of other ranks' engines go to this scheduler from now on; NULL: to nobody (before it is
+ * destroyed). A group that is NULL is none. */
+void group_set_scheduler(struct group *group, struct scheduler *scheduler);
 
 /* Whether whoever started the group has ended it as a whole. */
 bool group_ends(const struct group *group);

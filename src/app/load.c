@@ -65,11 +65,12 @@ static enum ferry_status pick_sizes(struct loaded *loaded, const struct shared_o
 
 /* KV pages of a server: whole contexts of all sequences, or what fits beside the weights into most
  * of the memory that is free; one whole context in any case. */
-static size_t pick_pages(const struct loaded *loaded, const struct load_request *request,
-                         size_t context)
+static size_t pick_pages(const struct loaded *loaded, const struct shared_options *options,
+                         const struct load_request *request, size_t context)
 {
     const struct model_plan *plan = model_plan(loaded->model);
-    double available = (double)proc_kb("/proc/meminfo", "MemAvailable") * 1024 * 0.85;
+    double available = (double)proc_kb("/proc/meminfo", "MemAvailable") * 1024 * 0.85 /
+                       (double)group_ranks_here(&options->group);
     double page = (double)plan->kv_per_token * KERNEL_KV_CHUNK;
     size_t one = div_up(context, KERNEL_KV_CHUNK), all = one * request->n_sequences;
 
@@ -135,7 +136,7 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
     if (st == FERRY_OK && request->weights && group_wanted(&options->group))
         st = group_open(&loaded->group, options, loaded->model, err);
     if (st == FERRY_OK)
-        engine.n_pages = pick_pages(loaded, request, engine.context);
+        engine.n_pages = pick_pages(loaded, options, request, engine.context);
     if (st == FERRY_OK && engine.n_pages > 0) /* a sequence can be no longer than all pages */
         engine.context = min_size(engine.context, engine.n_pages * KERNEL_KV_CHUNK);
     if (st == FERRY_OK && request->weights)

@@ -2,6 +2,7 @@
 #include "app/app.h"
 #include "app/group.h"
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/log.h"
 
 #include <signal.h>
@@ -16,11 +17,16 @@ static const uint64_t DRAIN_NS = UINT64_C(10000000000);
 struct rank_options {
     struct shared_options shared;
     bool with_parent;
+    size_t parallel;
 };
 
-enum { KEY_WITH_PARENT = 0x200 };
+enum { KEY_WITH_PARENT = 0x200, KEY_PARALLEL, PARALLEL_DEFAULT = 16 };
 
 static const struct argp_option OPTIONS[] = {
+    {"parallel", KEY_PARALLEL, "N", 0,
+     "Answers that are made here at once for front doors elsewhere (default 16); 0: only experts "
+     "work here",
+     0},
     {"with-parent", KEY_WITH_PARENT, NULL, OPTION_HIDDEN,
      "End when the process that started it ends", 0},
     {0},
@@ -30,10 +36,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct rank_options *options = state->input;
 
-    (void)arg;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &options->shared;
+        return 0;
+    case KEY_PARALLEL:
+        if (!parse_size(arg, 0, LIMIT_SEQUENCES, &options->parallel)) {
+            LOG_ERROR("--parallel '%s' is not a whole number in 0..%d", arg, LIMIT_SEQUENCES);
+            exit(EXIT_USAGE);
+        }
         return 0;
     case KEY_WITH_PARENT:
         options->with_parent = true;
@@ -78,11 +89,44 @@ static void say_ready(const struct rank_options *options, const struct loaded *l
                   fabric_seat(fabric), fabric_n_seats(fabric), address, loaded->load_seconds);
 }
 
+static enum ferry_status open_scheduler(struct loaded *loaded, struct scheduler **ret_scheduler,
+                                        struct ferry_error *err)
+{
+    const struct scheduler_options options = {.follow = group_follow_hook,
+                                              .follow_arg = loaded->group};
+    enum ferry_status st =
+        scheduler_create(ret_scheduler, loaded->engine, loaded->tokenizer, &options, err);
+
+    if (st == FERRY_OK)
+        group_set_scheduler(loaded->group, *ret_scheduler);
+    return st;
+}
+
+/* One step of answers that front doors have sent here, or a while of serving rows. */
+static enum ferry_status work(struct loaded *loaded, struct scheduler *scheduler, uint64_t wait_ns,
+                              struct ferry_error *err)
+{
+    bool idle = true;
+    enum ferry_status st = FERRY_OK;
+
+    if (scheduler == NULL) {
+        (void)model_serve(loaded->model, wait_ns, true);
+        group_follow(loaded->group);
+        return st;
+    }
+    st = scheduler_step(scheduler, &idle, err);
+    if (st == FERRY_OK && idle)
+        scheduler_wait(scheduler, wait_ns);
+    return st;
+}
+
 /* A rank that was told to stop leaves once others hold its experts: no row has to be sent again.
  * Not when its group ends anyway, or when the process that started it has gone and took the front
  * door with it; a second signal, or DRAIN_NS, ends the wait. */
-static void leave(const struct rank_options *options, struct loaded *loaded, pid_t parent)
+static void leave(const struct rank_options *options, struct loaded *loaded,
+                  struct scheduler *scheduler, pid_t parent)
 {
+    struct ferry_error err;
     uint64_t until = clock_now_ns() + DRAIN_NS;
 
     if (group_ends(loaded->group) || (options->with_parent && getppid() != parent))
@@ -95,18 +139,19 @@ static void leave(const struct rank_options *options, struct loaded *loaded, pid
                         (unsigned long long)(DRAIN_NS / UINT64_C(1000000000)));
             return;
         }
-        (void)model_serve(loaded->model, DRAIN_LOOK_NS, true);
-        group_follow(loaded->group);
+        if (work(loaded, scheduler, DRAIN_LOOK_NS, &err) != FERRY_OK)
+            return;
     }
 }
 
 int verb_rank(int argc, char **argv)
 {
-    struct rank_options options = {0};
+    struct rank_options options = {.parallel = PARALLEL_DEFAULT};
     struct loaded loaded = {0};
-    struct load_request request = {.weights = true};
+    struct load_request request = {.fit_kv = true, .any_tokenizer = true, .weights = true};
     struct ferry_error err = {0};
     struct sigaction action = {.sa_handler = on_signal};
+    struct scheduler *scheduler = NULL;
     pid_t parent = getppid();
     bool said = false;
 
@@ -126,14 +171,18 @@ int verb_rank(int argc, char **argv)
     } else {
         (void)sigaction(SIGINT, &action, NULL);
     }
+    request.n_sequences = options.parallel;
     enum ferry_status st = loaded_open(&loaded, &options.shared, &request, &err);
+    if (st == FERRY_OK && options.parallel > 0)
+        st = open_scheduler(&loaded, &scheduler, &err);
     while (st == FERRY_OK && n_stops == 0 && !group_ends(loaded.group)) {
-        (void)model_serve(loaded.model, LOOK_NS, true);
-        group_follow(loaded.group);
+        st = work(&loaded, scheduler, LOOK_NS, &err);
         say_ready(&options, &loaded, &said);
     }
     if (st == FERRY_OK)
-        leave(&options, &loaded, parent);
+        leave(&options, &loaded, scheduler, parent);
+    group_set_scheduler(loaded.group, NULL);
+    scheduler_destroy(scheduler);
     int code = st == FERRY_OK ? EXIT_GOOD : fail(st, &err);
     loaded_close(&loaded);
     return code;

@@ -542,8 +542,10 @@ static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_
     options.follow_arg = s.loaded.group;
     if (st == FERRY_OK)
         st = scheduler_create(&s.scheduler, s.loaded.engine, s.loaded.tokenizer, &options, err);
-    if (st == FERRY_OK)
+    if (st == FERRY_OK) {
+        group_set_scheduler(s.loaded.group, s.scheduler);
         st = open_chat(&s, err);
+    }
     if (st == FERRY_OK && ids)
         st = answer_one(&s, NULL, 0, ret_code, err);
     else if (st == FERRY_OK && (o->prompt != NULL || file != NULL))
@@ -553,6 +555,7 @@ static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_
     mem_free(file);
     json_decref(s.messages);
     chat_destroy(s.chat);
+    group_set_scheduler(s.loaded.group, NULL);
     scheduler_destroy(s.scheduler);
     loaded_close(&s.loaded);
     return st;

@@ -383,6 +383,7 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
     struct chat *chat = NULL;
     struct server *server = NULL;
 
+    o->shared.group.parallel = o->parallel;
     enum ferry_status st = open_files(o, &files, err);
     if (st == FERRY_OK)
         st = loaded_open(&loaded, &o->shared, &request, err);
@@ -395,11 +396,13 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
     if (st == FERRY_OK)
         st = server_create(&server, loaded.engine, loaded.tokenizer, chat, &o->server, err);
     if (st == FERRY_OK) {
+        group_set_scheduler(loaded.group, server_scheduler(server));
         begin_signals(server);
         print_ready(o, &loaded, server);
         st = server_run(server, err);
         end_signals();
     }
+    group_set_scheduler(loaded.group, NULL);
     server_destroy(server);
     chat_destroy(chat);
     loaded_close(&loaded);

@@ -58,6 +58,8 @@ static const struct entry ENTRIES[] = {
     GAUGE(requests_waiting, "ferry_requests_waiting", "Answers that wait for a sequence."),
     GAUGE(requests_held, "ferry_requests_held",
           "Answers that stand still because their reader does not read."),
+    GAUGE(requests_away, "ferry_requests_away",
+          "Answers of this front door that other ranks compute (part of running)."),
     GAUGE(kv_cache_usage, "ferry_kv_cache_usage_ratio",
           "Share of the KV pages that running answers hold."),
     LABELLED(prompt_tokens_computed, "ferry_prompt_tokens_total", PROMPT_HELP, "source",

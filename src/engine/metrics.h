@@ -11,7 +11,7 @@
 /* Borrowed from the registry; a NULL metric is ignored by metric_add and friends. */
 struct engine_metrics {
     /* Gauges: choices in steps, in the queue, and left out for a reader that does not read. */
-    struct metric *requests_running, *requests_waiting, *requests_held;
+    struct metric *requests_running, *requests_waiting, *requests_held, *requests_away;
     struct metric *kv_cache_usage; /* gauge, 0..1: pages of running requests */
     struct metric *prompt_tokens_computed,
         *prompt_tokens_cached; /* ferry_prompt_tokens_total{source} */

@@ -34,6 +34,9 @@ enum ferry_status request_check(const struct request_options *o, const struct mo
                           "the prompt has %zu tokens and the context is %zu; shorten it or raise "
                           "--context",
                           o->n_ids, max_ids);
+    if (o->n_answered >= o->n_ids)
+        return FERRY_FAIL(err, FERRY_ERR_ARG, "%zu of %zu ids are an answer without a prompt",
+                          o->n_answered, o->n_ids);
     for (size_t i = 0; i < o->n_ids; i++) {
         if (o->ids[i] < 0 || (size_t)o->ids[i] >= config->n_vocab)
             return FERRY_FAIL(err, FERRY_ERR_ARG, "token id %d at position %zu is not in 0..%zu",
@@ -84,7 +87,7 @@ enum ferry_status request_init(struct request *r, const struct request_options *
     r->options.ids = NULL;
     r->options.stops = NULL;
     r->options.max_tokens = max_tokens;
-    r->n_prompt = r->usage.prompt_tokens = o->n_ids;
+    r->n_prompt = r->usage.prompt_tokens = o->n_ids - o->n_answered;
     r->n_choices = o->n_choices;
     r->usage.seed = o->sampling.seed;
     r->choices = mem_array(o->n_choices, sizeof *r->choices);
@@ -219,6 +222,15 @@ static enum ferry_status show(struct choice *c, const struct tokenizer *tokenize
     return FERRY_OK;
 }
 
+/* The token alone. */
+static void tell(struct choice *c, int32_t id)
+{
+    struct request_event event = {.kind = REQUEST_EVENT_TOKEN, .text = ""};
+
+    hold_token(c, id, 0);
+    send(c, &event, c->n_held);
+}
+
 enum ferry_status choice_take(struct choice *choice, const struct tokenizer *tokenizer,
                               size_t max_ids, bool *ret_finished, enum request_finish *ret_finish,
                               struct ferry_error *err)
@@ -231,9 +243,11 @@ enum ferry_status choice_take(struct choice *choice, const struct tokenizer *tok
     r->usage.completion_tokens++;
     *ret_finished = true;
     *ret_finish = REQUEST_FINISH_STOP;
+    if (r->options.ids_only)
+        tell(choice, id);
     if (tokenizer != NULL && tokenizer_is_eog(tokenizer, id) && !r->options.ignore_eos)
         return FERRY_OK;
-    enum ferry_status st = show(choice, tokenizer, id, err);
+    enum ferry_status st = r->options.ids_only ? FERRY_OK : show(choice, tokenizer, id, err);
     if (st != FERRY_OK || text_stream_stopped(&choice->text))
         return st;
     *ret_finish = REQUEST_FINISH_LENGTH;

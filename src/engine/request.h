@@ -13,6 +13,7 @@
 enum choice_state {
     CHOICE_WAITING, /* in a queue; what it has generated so far stands in ids */
     CHOICE_RUNNING, /* has a sequence */
+    CHOICE_AWAY,    /* another rank computes it; its ids here are the truth all the same */
     CHOICE_DONE,
 };
 
@@ -34,6 +35,13 @@ struct choice {
     struct logprobs *held_logprobs; /* [held_max], with logprobs */
     size_t *held_starts;            /* [held_max] where they begin in the text */
     size_t n_held, held_max;
+
+    /* AWAY: who computes it, and under which number; a new one for every attempt. */
+    int away_seat;
+    uint32_t away_incarnation;
+    uint64_t away_id;
+    bool away_held;  /* the hold that it was told */
+    bool stays_here; /* another rank refused it */
 
     int32_t sampled; /* of the step that just ended */
     struct logprobs sampled_logprobs;

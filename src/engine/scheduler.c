@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "engine/pace.h"
+#include "engine/away.h"
 #include "engine/request.h"
 
 #include <pthread.h>
@@ -45,7 +46,10 @@ struct scheduler {
     struct engine_feed *feeds; /* [n_slots] */
     struct choice **fed;       /* [n_slots] whose feed it is */
     struct pace pace;
-    struct fabric *fabric;  /* NULL: one rank */
+    struct fabric *fabric; /* NULL: one rank */
+    struct away *peers;    /* the same */
+    struct choice **away;  /* [away_max] computed by other ranks */
+    size_t n_away, away_max;
     uint64_t peer_since_ns; /* since when no step is possible for want of peers; 0: one is */
 
     /* Guards inbox and inbox_last; the condition tells `woken`. Taken with nothing else. */
@@ -61,6 +65,19 @@ struct scheduler {
     atomic_size_t n_again, n_running_view, n_held_view, n_pages_used;
     _Atomic uint64_t heartbeat_ns, n_steps;
 };
+
+static enum ferry_status meet_peers(struct scheduler *s, struct ferry_error *err)
+{
+    struct away_hello hello = {
+        .n_slots = s->n_slots, .n_valid = sampler_n_valid(s->sampler), .max_ids = s->max_ids};
+
+    s->away_max = s->n_slots * fabric_n_seats(s->fabric);
+    s->away = mem_array(s->away_max, sizeof(struct choice *));
+    if (s->away == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "scheduler: no memory for %zu answers",
+                          s->away_max);
+    return away_create(&s->peers, s, s->fabric, &hello, err);
+}
 
 enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engine *engine,
                                    const struct tokenizer *tokenizer,
@@ -108,6 +125,8 @@ enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engi
         st = sampler_create(&s->sampler, model_config(model)->n_vocab,
                             tokenizer != NULL ? tokenizer_n_vocab(tokenizer) : 0,
                             device_kernels(model_device(model)), err);
+    if (st == FERRY_OK && s->fabric != NULL)
+        st = meet_peers(s, err);
     if (st != FERRY_OK) {
         scheduler_destroy(s);
         return st;
@@ -208,6 +227,13 @@ void request_hold(struct request *request, bool hold)
     atomic_store(&request->hold, hold);
     if (!hold)
         scheduler_wake(scheduler);
+}
+
+void scheduler_peer_message(struct scheduler *scheduler, int seat, uint32_t incarnation,
+                            const void *data, size_t n_bytes)
+{
+    if (scheduler->peers != NULL)
+        away_message(scheduler->peers, seat, incarnation, data, n_bytes);
 }
 
 static bool take_wake(struct scheduler *s)
@@ -407,6 +433,17 @@ static void end_running(struct scheduler *s, struct choice *c, enum request_fini
     finish(s, stop_running(s, index_of(s, c)), how, error);
 }
 
+/* Takes away[i] out; its host need not go on. */
+static struct choice *call_back(struct scheduler *s, size_t i)
+{
+    struct choice *c = s->away[i];
+
+    away_cancel(s->peers, c);
+    s->n_away--;
+    memmove(&s->away[i], &s->away[i + 1], (s->n_away - i) * sizeof(struct choice *));
+    return c;
+}
+
 /* Ends what was cancelled, and what has waited too long. Returns whether it ended anything. */
 static bool reap(struct scheduler *s)
 {
@@ -418,6 +455,12 @@ static bool reap(struct scheduler *s)
         if (!atomic_load(&s->running[i]->request->cancelled))
             continue;
         finish(s, stop_running(s, i), REQUEST_FINISH_CANCELLED, NULL);
+        any = true;
+    }
+    for (size_t i = s->n_away; i-- > 0;) {
+        if (!atomic_load(&s->away[i]->request->cancelled))
+            continue;
+        finish(s, call_back(s, i), REQUEST_FINISH_CANCELLED, NULL);
         any = true;
     }
     while ((c = before != NULL ? before->next : s->first) != NULL) {
@@ -536,6 +579,8 @@ static void look_at_holds(struct scheduler *s)
         s->running[i]->paused = atomic_load(&s->running[i]->request->hold);
     for (struct choice *c = s->first; c != NULL; c = c->next)
         c->paused = atomic_load(&c->request->hold);
+    for (size_t i = 0; i < s->n_away; i++)
+        away_hold(s->peers, s->away[i], atomic_load(&s->away[i]->request->hold));
 }
 
 static void admit(struct scheduler *s)
@@ -666,7 +711,7 @@ static enum ferry_status draw(void *arg, size_t feed_index, size_t position, con
     struct sampler_options options = r->options.sampling;
 
     (void)position;
-    options.choice = (uint32_t)c->index;
+    options.choice = (uint32_t)(r->options.first_choice + c->index);
     c->sampled = sampler_sample(s->sampler, &options, logits, c->ids, r->n_prompt, c->n_ids);
     if (r->options.logprobs)
         logprobs_of(device_kernels(model_device(engine_model(s->engine))), logits,
@@ -797,9 +842,108 @@ static void bear_with_peers(struct scheduler *s, const struct ferry_error *error
     }
 }
 
+/* ---- answers that other ranks compute ---- */
+
+/* It goes on from its ids, here or elsewhere. */
+static void requeue(struct scheduler *s, size_t i)
+{
+    struct choice *c = call_back(s, i);
+
+    c->state = CHOICE_WAITING;
+    c->request->usage.n_preempted++;
+    metric_add(s->metrics.preemptions, 1);
+    queue_push_front(s, c);
+}
+
+static void take_token(struct scheduler *s, size_t i, const struct away_token *token)
+{
+    struct choice *c = s->away[i];
+    enum request_finish how = REQUEST_FINISH_ERROR;
+    struct ferry_error err = {0};
+    bool finished = true;
+
+    c->sampled = token->token;
+    c->sampled_logprobs = token->logprobs;
+    count_token(s, c);
+    if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
+        finished = true;
+        how = REQUEST_FINISH_ERROR;
+    }
+    if (finished)
+        finish(s, call_back(s, i), how, &err);
+}
+
+/* Tokens that came; and choices whose host is lost, or would not have them. Returns whether
+ * anything happened. */
+static bool hear_peers(struct scheduler *s)
+{
+    struct away_token token;
+    bool failed, any = false;
+    uint64_t id;
+
+    away_follow(s->peers);
+    while (away_next(s->peers, &id, &token, &failed)) {
+        size_t i = 0;
+        while (i < s->n_away && s->away[i]->away_id != id)
+            i++;
+        if (i == s->n_away)
+            continue; /* of an attempt that was given up */
+        any = true;
+        if (!failed && token.n_ids == s->away[i]->n_ids && token.token >= 0 &&
+            (size_t)token.token < sampler_n_valid(s->sampler) &&
+            (token.has_logprobs != 0 || !s->away[i]->request->options.logprobs)) {
+            take_token(s, i, &token);
+        } else {
+            s->away[i]->stays_here = true;
+            requeue(s, i);
+        }
+    }
+    for (size_t i = s->n_away; i-- > 0;) {
+        if (away_is_lost(s->peers, s->away[i])) {
+            requeue(s, i);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void begin_away(struct scheduler *s, struct choice *c)
+{
+    struct request *r = c->request;
+
+    if (!c->counted && r->usage.start_ns == 0) {
+        r->usage.start_ns = clock_now_ns();
+        metric_observe(s->metrics.queue_seconds, seconds(r->usage.submit_ns, r->usage.start_ns));
+    }
+    leave_account(s, c);
+    c->state = CHOICE_AWAY;
+    s->away[s->n_away++] = c;
+}
+
+/* Sends waiting choices to ranks that compute fewer than this one would. */
+static void send_away(struct scheduler *s)
+{
+    struct choice *before = NULL, *c;
+    size_t n_here = s->n_running;
+
+    while (s->n_away < s->away_max && (c = before != NULL ? before->next : s->first) != NULL) {
+        int seat = c->stays_here || c->paused || c->request->options.ids_only
+                       ? -1
+                       : away_pick(s->peers, n_here);
+        if (seat >= 0 && away_send(s->peers, c, seat)) {
+            begin_away(s, queue_take(s, before));
+            continue;
+        }
+        n_here++;
+        before = c;
+    }
+}
+
 static void fail_all(struct scheduler *s, enum request_finish how, const struct ferry_error *error)
 {
     take_inbox(s);
+    while (s->n_away > 0)
+        finish(s, call_back(s, s->n_away - 1), how, error);
     while (s->n_running > 0)
         finish(s, stop_running(s, s->n_running - 1), how, error);
     while (s->first != NULL)
@@ -813,7 +957,7 @@ static void show_state(struct scheduler *s)
 
     for (size_t i = 0; i < s->n_running; i++)
         held += s->running[i]->paused;
-    running = s->n_running - held;
+    running = s->n_running - held + s->n_away;
     /* Preempted ones stand in front of all that are new. */
     for (const struct choice *c = s->first; c != NULL && c->counted; c = c->next) {
         held += c->paused;
@@ -826,6 +970,7 @@ static void show_state(struct scheduler *s)
     atomic_store(&s->n_pages_used, used);
     metric_set(s->metrics.requests_running, (double)running);
     metric_set(s->metrics.requests_held, (double)held);
+    metric_set(s->metrics.requests_away, (double)s->n_away);
     metric_set(s->metrics.requests_waiting, (double)(atomic_load(&s->n_waiting) + again));
     metric_set(s->metrics.kv_cache_usage, (double)used / (double)engine_n_pages(s->engine));
 }
@@ -859,8 +1004,11 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
         }
     }
     take_inbox(s);
-    reaped = reap(s);
+    bool heard = s->peers != NULL && hear_peers(s);
+    reaped = reap(s) || heard;
     look_at_holds(s);
+    if (s->peers != NULL)
+        send_away(s);
     admit(s);
     show_state(s);
     n_decode = plan_decode(s);
@@ -895,6 +1043,8 @@ void scheduler_destroy(struct scheduler *scheduler)
         return;
     if (scheduler->running != NULL)
         fail_all(scheduler, REQUEST_FINISH_CANCELLED, NULL);
+    away_destroy(scheduler->peers);
+    mem_free(scheduler->away);
     sampler_destroy(scheduler->sampler);
     mem_free(scheduler->running);
     mem_free(scheduler->fed);

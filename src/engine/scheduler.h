@@ -89,6 +89,11 @@ struct request_options {
     const char *const *stops;        /* [n_stops] copied */
     size_t n_stops;
     bool ignore_eos;
+    /* For an answer that another rank began: the last n_answered of ids belong to it, it is choice
+     * number first_choice of its request, and its tokens are told one by one, end-of-text too,
+     * without text. */
+    size_t n_answered, first_choice;
+    bool ids_only;
     bool logprobs; /* log-probabilities of the tokens drawn, and of the n_top_logprobs best */
     size_t n_top_logprobs;
     unsigned char cache_key[32]; /* prefixes are shared between requests of equal keys only */
@@ -154,6 +159,11 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
  * meanwhile. */
 void scheduler_wait(struct scheduler *scheduler, uint64_t timeout_ns);
 void scheduler_wake(struct scheduler *scheduler);
+
+/* A message of another rank's engine (FABRIC_TOPIC_ENGINE). Fabric's thread, until
+ * scheduler_destroy. */
+void scheduler_peer_message(struct scheduler *scheduler, int seat, uint32_t incarnation,
+                            const void *data, size_t n_bytes);
 
 /* A view from any thread, without a lock: each number was true at some moment of the call. */
 struct scheduler_view {

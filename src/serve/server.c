@@ -207,6 +207,11 @@ void server_destroy(struct server *server)
     mem_free(s);
 }
 
+struct scheduler *server_scheduler(struct server *server)
+{
+    return server->scheduler;
+}
+
 unsigned server_port(const struct server *server)
 {
     return http_port(server->http);

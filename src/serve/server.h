@@ -46,6 +46,9 @@ enum ferry_status server_create(struct server **ret_server, struct engine *engin
                                 struct ferry_error *err) FERRY_MUST_CHECK;
 void server_destroy(struct server *server);
 
+/* Its scheduler, for messages of other ranks' engines; until server_destroy. */
+struct scheduler *server_scheduler(struct server *server);
+
 /* The port that it listens on. */
 unsigned server_port(const struct server *server);
 

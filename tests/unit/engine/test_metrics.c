@@ -24,6 +24,7 @@ static const struct {
     {AT(requests_running), "ferry_requests_running", NULL, NULL, METRIC_TYPE_GAUGE},
     {AT(requests_waiting), "ferry_requests_waiting", NULL, NULL, METRIC_TYPE_GAUGE},
     {AT(requests_held), "ferry_requests_held", NULL, NULL, METRIC_TYPE_GAUGE},
+    {AT(requests_away), "ferry_requests_away", NULL, NULL, METRIC_TYPE_GAUGE},
     {AT(kv_cache_usage), "ferry_kv_cache_usage_ratio", NULL, NULL, METRIC_TYPE_GAUGE},
     {AT(prompt_tokens_computed), "ferry_prompt_tokens_total", "source", "computed", 0},
     {AT(prompt_tokens_cached), "ferry_prompt_tokens_total", "source", "cached", 0},

@@ -1,0 +1,52 @@
+/* Answers that one rank has and another computes.
+ *
+ * Inside of the room. Every rank of a group with an engine is both: the front door of its own
+ * requests, which may send choices away to less loaded ranks, and the host of choices that others
+ * have sent. What travels is ids and settings one way, tokens back: text, stop strings and readers
+ * stay with the front door, so a choice whose host is lost goes on from its ids anywhere, with the
+ * same bits (law 2). It must not know HTTP, text or steps.
+ *
+ * Messages come on the fabric's thread; all else is the scheduler's owner's. */
+#ifndef ENGINE_AWAY_H
+#define ENGINE_AWAY_H
+
+#include "engine/away_wire.h"
+#include "engine/request.h"
+#include "fabric/fabric.h"
+
+struct away;
+
+/* n_slots: answers that this rank computes at once. FERRY_ERR_NOMEM. */
+enum ferry_status away_create(struct away **ret_away, struct scheduler *scheduler,
+                              struct fabric *fabric, const struct away_hello *hello,
+                              struct ferry_error *err) FERRY_MUST_CHECK;
+/* Requests of others are the scheduler's to end first; NULL is allowed. */
+void away_destroy(struct away *away);
+
+/* A message of another rank's engine. Fabric's thread. */
+void away_message(struct away *away, int seat, uint32_t incarnation, const void *data,
+                  size_t n_bytes);
+
+/* Between steps: tells new members about this rank, ends what lost front doors had asked for. */
+void away_follow(struct away *away);
+
+/* ---- the front door's side ---- */
+
+/* The seat that should compute the next choice: the one with the fewest, this rank first among
+ * equals; -1: this one. n_here: that this rank computes or has waiting. */
+int away_pick(struct away *away, size_t n_here);
+
+/* Sends a choice away; its ids are what it goes on from. False: it did not work, the choice is as
+ * it was. */
+bool away_send(struct away *away, struct choice *choice, int seat);
+/* Its host need not go on. */
+void away_cancel(struct away *away, struct choice *choice);
+/* Tells its host about its reader when that has changed. */
+void away_hold(struct away *away, struct choice *choice, bool hold);
+/* Whether its host will never send another token. */
+bool away_is_lost(struct away *away, const struct choice *choice);
+
+/* The next token, or failure (*ret_failed), that a host has sent, in the order they came. */
+bool away_next(struct away *away, uint64_t *ret_id, struct away_token *ret_token, bool *ret_failed);
+
+#endif
