@@ -177,7 +177,7 @@ static size_t sum_rows(const struct kernels *kernels, const struct tree_leaf *le
     for (size_t i = 0; i < k; i++)
         operands[i] = (struct operand){(const float *)leaves[i].row + col,
                                        leaves[i].is_node ? 1.0f : leaves[i].weight};
-    if (n_steps == 0 && operands[0].row != dst)
+    if (n_steps == 0 && !(leaves[0].is_node && operands[0].row == dst))
         scale_into(kernels, dst, &operands[0], n, stream);
     for (size_t i = 0; i < n_steps; i++) {
         bool last = i + 1 == n_steps;
