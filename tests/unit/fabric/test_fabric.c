@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static const uint64_t MS = 1000000;
@@ -179,6 +180,63 @@ static void test_last_survivor(void **state)
     ranks_close(&ranks);
 }
 
+/* ---- by a virtual clock ---- */
+
+struct timed {
+    struct fabric_options options;
+    uint64_t live_ns, silent_ns;
+    pthread_t thread;
+};
+
+static void *run_timed(void *arg)
+{
+    struct timed *timed = arg;
+    struct fabric *fabric;
+    struct ferry_error err = {0};
+
+    if (fabric_create(&fabric, &timed->options, &err) != FERRY_OK) {
+        print_message("%s\n", err.msg);
+        return NULL;
+    }
+    fabric_ready(fabric);
+    if (fabric_wait_live(fabric, 3, 60000 * MS, &err) != FERRY_OK)
+        print_message("%s\n", err.msg);
+    timed->live_ns = fabric_now_ns(fabric);
+    /* Ten virtual minutes of heartbeats. */
+    while (fabric_now_ns(fabric) < timed->live_ns + 600000 * MS)
+        fabric_sleep(fabric, fabric_rings(fabric), 1000 * MS);
+    timed->silent_ns = fabric_live(fabric) == 7 ? 1 : 0;
+    fabric_destroy(fabric);
+    return NULL;
+}
+
+static void test_virtual_clock(void **state)
+{
+    static const char *const NAMES[] = {"a", "b", "c"};
+    struct fabric_hub_options hub_options = {.sim = true, .n_ranks = 6, .latency_ns = 50000};
+    struct fabric_hub *hub;
+    struct timed timed[3] = {0};
+
+    (void)state;
+    assert_int_equal(fabric_hub_create(&hub, &hub_options, NULL), FERRY_OK);
+    for (int s = 0; s < 3; s++) {
+        timed[s].options = (struct fabric_options){.transport = &transport_sim,
+                                                   .hub = hub,
+                                                   .listen = NAMES[s],
+                                                   .join = s == 0 ? NULL : "a",
+                                                   .seat = s,
+                                                   .n_seats = 3,
+                                                   .lanes = {{4096, 4096}}};
+        assert_int_equal(pthread_create(&timed[s].thread, NULL, run_timed, &timed[s]), 0);
+    }
+    for (int s = 0; s < 3; s++) {
+        assert_int_equal(pthread_join(timed[s].thread, NULL), 0);
+        assert_true(timed[s].live_ns > 0);
+    }
+    assert_int_equal(timed[0].silent_ns, 1);
+    fabric_hub_destroy(hub);
+}
+
 static void test_options(void **state)
 {
     struct ranks ranks;
@@ -251,8 +309,8 @@ int main(void)
         cmocka_unit_test(test_alone),         cmocka_unit_test(test_join),
         cmocka_unit_test(test_kill_any),      cmocka_unit_test(test_partial_cut),
         cmocka_unit_test(test_halves),        cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_last_survivor), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_last_survivor), cmocka_unit_test(test_virtual_clock),
+        cmocka_unit_test(test_options),       cmocka_unit_test(test_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
