@@ -38,6 +38,15 @@ __attribute__((constructor)) static void give_signals_back(void)
         ucs_debug_disable_signal(signals[i]);
 }
 
+/* A rank that was killed is started again at the same address at once, where the kernel keeps its
+ * former connections for a minute. UCX 1.13 reads this setting, its listener's, from the
+ * environment only (ucp_config_modify takes it and does nothing); before main, when no thread can
+ * be reading that. */
+__attribute__((constructor)) static void listen_again(void)
+{
+    (void)setenv("UCX_TCP_CM_REUSEADDR", "y", 0);
+}
+
 /* UCX knows the settings of its parts by two names: in the environment with the part's prefix, in
  * ucp_config_modify without (it warns about the other, and goes on with the default). */
 struct setting {

@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+"""Ranks die, stop, are cut off, leave and come while streams run: no request fails, no byte changes.
+
+What: a group of four ranks under load, on this machine or on two hosts, is hurt at random moments;
+      after each fault every answer is compared with that of one rank, and it is measured when the
+      fault was noticed and how long the longest pause of any stream was.
+Why here: this is the promise of the whole; units have tests of their own.
+Must not know: how the group survives.
+
+    test_survival.py FERRY [--faults N] [--seed N] [--hosts 1|2] [--kinds a,b] [--replicas 1,2]
+                     [--chaos SECONDS] [--clients N] [--flags "..."] [--logs FOLDER] [--json F]
+
+One line per kind: raw numbers, then the limits they were held against; these are multiplied by what
+other programs took of the processors (printed). Exit 0: all held, 1: something did not, 2: wrong
+usage, 77: cannot run here (the reason is printed).
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import hosts  # noqa: E402
+import survival  # noqa: E402
+from survival import Trouble  # noqa: E402
+
+SLOW = 8.0 if os.environ.get("FERRY_TEST_SANITIZE") else 1.0
+DETECT_S = 1.0
+SERVICE_S = {1: 5.0, 2: 2.0}  # by replicas: experts are loaded again, or others hold them
+STOP_S, CUT_S = 5.0, 3.0
+KINDS = ("kill", "stop", "cut", "drain", "kill-drain", "kill-join", "front")
+LOST = ("suspect", "dead")
+
+
+class Fault:
+    """One fault: seat, `at` (when), `detected` (seconds, None: nobody had to notice), `whole` (when
+    all ranks were live again), `down` (from, to) while the front door was not there, `again_from`:
+    service can only come back from then on."""
+
+    def __init__(self, kind, seat, at):
+        self.kind, self.seat, self.at = kind, seat, at
+        self.detected, self.whole, self.down, self.again_from = None, None, None, at
+        self.factor, self.pause, self.retries = 1.0, 0.0, 0
+
+
+class Faults:
+    """All kinds of faults on one group; each method hurts it and makes it whole again."""
+
+    def __init__(self, group, rng):
+        self.group, self.rng = group, rng
+
+    def seat(self):
+        """Any but the front door's."""
+        return self.rng.randrange(1, self.group.n_ranks)
+
+    def _detect(self, fault, words=LOST):
+        words = [f"seat {fault.seat} is {word}" for word in words]
+        fault.detected = self.group.await_line(0, words, fault.at, 30 * SLOW)[0] - fault.at
+
+    def _start(self, fault, seat):
+        """Starts a rank until it is live; one whose seat is still taken is started again."""
+        while True:
+            since = time.monotonic()
+            rank = self.group.start_rank(seat, self._member(seat))
+            try:
+                self.group.await_live(seat, since, 60 * SLOW)
+                return
+            except Trouble:
+                if rank.running() or "taken" not in rank.log() or fault.retries > 50:
+                    raise
+                fault.retries += 1
+
+    def _member(self, seat):
+        """Any other member, by whom a rank joins."""
+        return self.rng.choice([s for s in range(self.group.n_ranks) if s != seat])
+
+    def kill(self):
+        """kill -9 of a rank, which is started again a moment later."""
+        seat = self.seat()
+        fault = Fault("kill", seat, time.monotonic())
+        self.group.seats[seat].kill()
+        self._detect(fault)
+        time.sleep(self.rng.uniform(0, 0.5))
+        self._start(fault, seat)
+        return fault
+
+    def stop(self, seconds=STOP_S):
+        """A rank stands still, is given up, goes on and joins again."""
+        seat = self.seat()
+        rank = self.group.seats[seat]
+        fault = Fault("stop", seat, time.monotonic())
+        rank.stop()
+        self._detect(fault)
+        time.sleep(max(0, fault.at + seconds - time.monotonic()))
+        since = time.monotonic()
+        rank.cont()
+        self.group.await_live(seat, since, 60 * SLOW)
+        return fault
+
+    def cut(self, seconds=CUT_S):
+        """Silence between the two hosts. The side without the issuer stops and joins again; when
+        that is the front door's, service waits for the end of the cut."""
+        group = self.group
+        seats = [s for s in range(group.n_ranks) if group.host(s) != group.host(0)]
+        fault = Fault("cut", seats[0], time.monotonic())
+        group.net.cut(group.host(0), group.host(seats[0]))
+        self._detect(fault)
+        time.sleep(max(0, fault.at + seconds - time.monotonic()))
+        healed = time.monotonic()
+        group.net.heal(group.host(0), group.host(seats[0]))
+        if group.watch.find(group.seats[0], ["this rank (seat 0) was given up"], fault.at):
+            seats = [s for s in range(group.n_ranks) if group.host(s) == group.host(0)]
+            fault.again_from = healed
+        for seat in seats:
+            group.await_live(seat, fault.at, 60 * SLOW)
+        return fault
+
+    def drain(self):
+        """A rank is told to leave, leaves, and another takes its seat."""
+        seat = self.seat()
+        rank = self.group.seats[seat]
+        fault = Fault("drain", seat, time.monotonic())
+        rank.terminate()
+        code = rank.wait(20 * SLOW)
+        if code != 0:
+            raise Trouble(f"seat {seat} ended with {code} when it was told to leave: {rank.log()}")
+        self._start(fault, seat)
+        return fault
+
+    def kill_drain(self):
+        """kill -9 while it leaves."""
+        seat = self.seat()
+        fault = Fault("kill-drain", seat, time.monotonic())
+        self.group.seats[seat].terminate()
+        time.sleep(self.rng.uniform(0, 0.3))
+        self.group.seats[seat].kill()
+        self._detect(fault, LOST + ("empty",))
+        self._start(fault, seat)
+        return fault
+
+    def kill_join(self):
+        """kill -9 of a rank that joins in place of a killed one."""
+        seat = self.seat()
+        fault = Fault("kill-join", seat, time.monotonic())
+        self.group.seats[seat].kill()
+        self._detect(fault)
+        self.group.start_rank(seat, self._member(seat))
+        time.sleep(self.rng.uniform(0, 0.6))
+        self.group.seats[seat].kill()
+        self._start(fault, seat)
+        return fault
+
+    def front(self):
+        """kill -9 of the front door; the others stay, a new one joins them."""
+        group = self.group
+        others = group.seats[1:]
+        fault = Fault("front", 0, time.monotonic())
+        group.seats[0].kill()
+        time.sleep(self.rng.uniform(0, 1.5))
+        while True:
+            since = time.monotonic()
+            door = group.start_front(join=self._member(0))
+            try:
+                ready = group.await_line(0, ["serving "], since, 60 * SLOW)[0]
+                break
+            except Trouble:
+                if door.running() or "taken" not in door.log() or fault.retries > 50:
+                    raise
+                fault.retries += 1
+        fault.down, fault.again_from = (fault.at, ready), ready
+        if group.seats[1:] != others or not all(rank.running() for rank in others):
+            raise Trouble("a rank did not outlive the front door")
+        return fault
+
+    def any(self, kind):
+        """A fault of a kind by its name."""
+        return getattr(self, kind.replace("-", "_"))()
+
+
+def longest_pause(results, fault):
+    """Of any stream, the part of the longest pause that lies behind the fault (or behind the moment
+    from which service was possible again) and began before all was whole again."""
+    return max((end - max(begin, fault.again_from) for r in results for begin, end in r["pauses"]
+                if end > fault.again_from and begin < fault.whole), default=0.0)
+
+
+def judge_answers(results, faults):
+    """(number of good answers, [why not]). While there was no front door nobody can be answered."""
+    wrong = []
+    for r in results:
+        if r["good"]:
+            continue
+        lost = any(f.down and r["sent"] < f.down[1] and r["end"] > f.down[0] for f in faults)
+        if lost and any(w in r["why"] for w in ("IncompleteRead", "Connection", "Disconnected")):
+            continue
+        near = [f"{f.kind} of seat {f.seat} at {f.at:.2f}" for f in faults if f.at - 1 < r["end"]]
+        wrong.append(f"request {r['request']} ({r['sent']:.2f} to {r['end']:.2f}): {r['why']}; the last "
+                     f"fault: {near[-1] if near else 'none'}")
+    return sum(r["good"] for r in results), wrong
+
+
+def spread(values):
+    """Median and largest, for a line of print."""
+    return f"{statistics.median(values):.2f}/{max(values):.2f}" if values else "-"
+
+
+class Run:
+    """One group with its load, hurt by several kinds one after the other."""
+
+    def __init__(self, args, net, plan, replicas, logs):
+        self.args, self.net, self.plan, self.replicas, self.logs = args, net, plan, replicas, logs
+        self.rows, self.wrong = [], []
+
+    def _one_kind(self, group, kind, count, rng):
+        load = survival.Load(group, self.plan, self.logs, self.args.clients, rng.random())
+        hurt, faults, wrong = Faults(group, rng), [], []
+        processor = survival.Processor()
+        try:
+            for i in range(count):
+                time.sleep(rng.uniform(0.2, 1.5))
+                fault = hurt.any(kind)
+                fault.whole = time.monotonic()
+                fault.factor = processor.factor()
+                faults.append(fault)
+                if not group.seats[0].running():
+                    raise Trouble(f"the front door ended: {group.seats[0].log()[-3000:]}")
+                if self.args.verbose:
+                    print(f"    {kind} {i}: seat {fault.seat}, noticed {fault.detected}, whole "
+                          f"{fault.whole - fault.at:.2f}", flush=True)
+        except (Trouble, hosts.HostsError) as trouble:
+            wrong.append(f"after {len(faults)} faults: {trouble}")
+        try:
+            results = load.stop()
+        except (Trouble, hosts.HostsError) as trouble:
+            wrong.append(str(trouble))
+            results = load.results()
+        if kind == "front" and not wrong:
+            for request in self.plan:  # each of them was perhaps cut; asked again it is the same
+                if survival.ask("127.0.0.1", group.port, request["body"]) != request["want"]:
+                    wrong.append("an answer of the new front door has other bytes")
+        self._judge(kind, faults, results, wrong)
+        return not wrong
+
+    def _judge(self, kind, faults, results, wrong):
+        n_good, bad = judge_answers(results, faults)
+        wrong += bad[:20]
+        if n_good == 0:
+            wrong.append("no request was answered: nothing was tested")
+        for fault in faults:
+            fault.pause = longest_pause(results, fault)
+            scale = fault.factor * SLOW
+            if fault.detected is not None and fault.detected > DETECT_S * scale:
+                wrong.append(f"seat {fault.seat} was noticed after {fault.detected:.2f} s; limit "
+                             f"{DETECT_S:.0f} s x {scale:.1f}")
+            if fault.pause > SERVICE_S[min(self.replicas, 2)] * scale:
+                wrong.append(f"a stream paused {fault.pause:.2f} s; limit "
+                             f"{SERVICE_S[min(self.replicas, 2)]:.0f} s x {scale:.1f}")
+        row = {"kind": kind, "replicas": self.replicas, "hosts": len(self.net.names),
+               "faults": len(faults), "answers": n_good, "failed": len(bad),
+               "changed": sum("other bytes" in b for b in bad),
+               "detect_s": [round(f.detected, 3) for f in faults if f.detected is not None],
+               "pause_s": [round(f.pause, 3) for f in faults],
+               "whole_s": [round(f.whole - f.at, 3) for f in faults],
+               "retries": sum(f.retries for f in faults),
+               "others": round(max((f.factor for f in faults), default=1), 2), "wrong": wrong}
+        self.rows.append(row)
+        self.wrong += wrong
+        print(f"{kind:10} hosts {row['hosts']} replicas {self.replicas}: {row['faults']} faults, "
+              f"{n_good} answers, {row['failed']} failed, {row['changed']} changed; median/max s: "
+              f"noticed {spread(row['detect_s'])}, pause {spread(row['pause_s'])}, whole "
+              f"{spread(row['whole_s'])}; limits x {row['others']}{'' if not wrong else ' WRONG'}",
+              flush=True)
+        for line in wrong:
+            print(f"    {line}", flush=True)
+
+    def run(self, kinds, count, seed):
+        """Every kind on a group of its own when the one before broke it, else on the same."""
+        group = None
+        try:
+            for kind in kinds:
+                if group is None:
+                    group = survival.Group(self.args.ferry, self.net, self.logs, 4, self.replicas,
+                                           self.args.flags.split()).start()
+                if not self._one_kind(group, kind, count,
+                                      random.Random(f"{seed}:{kind}:{self.replicas}")):
+                    group.close()
+                    group = None
+        except (Trouble, hosts.HostsError) as trouble:
+            print(f"    no group: {trouble}", flush=True)
+            self.wrong.append(str(trouble))
+        finally:
+            if group is not None:
+                group.close()
+
+
+def parse():
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Faults of every kind under load.")
+    parser.add_argument("ferry")
+    parser.add_argument("--faults", type=int, default=5, help="of each kind")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--hosts", type=int, default=1, choices=(1, 2))
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--replicas", default="1,2")
+    parser.add_argument("--chaos", type=float, default=0, help="seconds of mixed faults")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--flags", default="", help="more flags for every rank")
+    parser.add_argument("--logs", help="a folder for what the processes print; stays")
+    parser.add_argument("--json", help="a file for all numbers")
+    parser.add_argument("--verbose", action="store_true")
+    args = parser.parse_args()
+    args.ferry = os.path.abspath(args.ferry)
+    args.kinds = [k for k in args.kinds.split(",") if k]
+    if unknown := [k for k in args.kinds if k not in KINDS]:
+        parser.error(f"kinds {unknown}; there are {', '.join(KINDS)}")
+    if args.hosts == 1:
+        args.kinds = [k for k in args.kinds if k != "cut"]
+    return args
+
+
+def main():
+    """Runs what was asked for; returns the exit code."""
+    args = parse()
+    if not os.path.exists(os.path.join(survival.DEMO, "model.safetensors")):
+        print("survival: skipped: models/demo is not in this checkout")
+        return 77
+    if args.hosts == 2 and (why := hosts.reason("tbf")) is not None:
+        print(f"survival: skipped: {why}")
+        return 77
+    logs = args.logs or survival.scratch_folder()
+    os.makedirs(logs, exist_ok=True)
+    print(f"survival: seed {args.seed}, {args.faults} faults of each kind", flush=True)
+    rows, wrong = [], []
+    plan = survival.reference(args.ferry, survival.make_requests(args.seed), logs)
+    for replicas in map(int, args.replicas.split(",")):
+        net = survival.Here(logs) if args.hosts == 1 else hosts.Hosts(2, "tbf", 1000, logs=logs)
+        with net:
+            run = Run(args, net, plan, replicas, logs)
+            run.run(args.kinds, args.faults, args.seed)
+        rows += run.rows
+        wrong += run.wrong
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump({"seed": args.seed, "rows": rows}, f, indent=1)
+    if wrong:
+        print(f"survival: {len(wrong)} things did not hold (seed {args.seed}); logs in {logs}")
+        return 1
+    if not args.logs:
+        shutil.rmtree(logs, ignore_errors=True)
+    print(f"survival: all held in {sum(r['faults'] for r in rows)} faults, "
+          f"{sum(r['answers'] for r in rows)} answers")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
