@@ -70,6 +70,9 @@ static const struct setting SETTINGS[] = {
     /* One TCP connection to a peer carries everything, besides that by which it was made. */
     {"UCX_MAX_EAGER_LANES", "MAX_EAGER_LANES", "1", USUAL},
     {"UCX_MAX_RNDV_LANES", "MAX_RNDV_LANES", "1", USUAL},
+    /* A cache of registered memory, which TCP does not need: for it UCX patches mmap, munmap,
+     * madvise and others of the whole process. */
+    {"UCX_RCACHE_ENABLE", "RCACHE_ENABLE", "n", USUAL},
     /* See ucx_conn_post. */
     {"UCX_TCP_PUT_ENABLE", "PUT_ENABLE", "n", FIXED},
     /* A library prints nothing: errors reach the caller. */
