@@ -23,7 +23,7 @@ extern char **environ;
 
 static const uint64_t START_NS = UINT64_C(600000000000); /* loading may take minutes */
 static const uint64_t SPIN_NS = UINT64_C(50000);
-static const size_t LANE_BYTES_MOST = (size_t)64 << 20;
+static const size_t LANE_BYTES_MOST = (size_t)16 << 20;
 
 enum { ARGS_MAX = 32, KEY_MAX = 4096, KEY_MIN = 16 };
 
@@ -372,7 +372,8 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
         .spin_ns = starts && o->n_ranks * (size_t)device_threads(model_device(model)) > n_cores
                        ? 0
                        : SPIN_NS,
-        .settles = true};
+        .settles = true,
+        .metrics = o->metrics};
     model_lanes(model, LANE_BYTES_MOST, &fabric.lanes);
     if (st == FERRY_OK)
         st = fabric_create(&group->fabric, &fabric, err);

@@ -24,7 +24,8 @@ struct group_options {
     const char *placement; /* "contiguous", "random:SEED" or a file; NULL: contiguous */
     const char *listen, *join;
     const char *key_file;
-    int seat; /* wanted + 1; 0: any */
+    int seat;                        /* wanted + 1; 0: any */
+    struct metric_registry *metrics; /* the verb's to set: where the group is counted, or NULL */
 };
 
 /* Whether a group is asked for. */

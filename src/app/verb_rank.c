@@ -41,10 +41,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = &options->shared;
         return 0;
     case KEY_PARALLEL:
-        if (!parse_size(arg, 0, LIMIT_SEQUENCES, &options->parallel)) {
-            LOG_ERROR("--parallel '%s' is not a whole number in 0..%d", arg, LIMIT_SEQUENCES);
-            exit(EXIT_USAGE);
-        }
+        if (!parse_size(arg, 0, LIMIT_SEQUENCES, &options->parallel))
+            argp_error(state, "--parallel '%s' is not a whole number in 0..%d", arg,
+                       LIMIT_SEQUENCES);
         return 0;
     case KEY_WITH_PARENT:
         options->with_parent = true;

@@ -384,7 +384,10 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
     struct server *server = NULL;
 
     o->shared.group.parallel = o->parallel;
-    enum ferry_status st = open_files(o, &files, err);
+    enum ferry_status st = metric_registry_create(&o->server.registry, err);
+    o->shared.group.metrics = o->server.registry;
+    if (st == FERRY_OK)
+        st = open_files(o, &files, err);
     if (st == FERRY_OK)
         st = loaded_open(&loaded, &o->shared, &request, err);
     if (st == FERRY_OK)
@@ -406,6 +409,7 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
     server_destroy(server);
     chat_destroy(chat);
     loaded_close(&loaded);
+    metric_registry_destroy(o->server.registry);
     close_files(&files);
     return st;
 }

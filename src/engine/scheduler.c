@@ -2,7 +2,7 @@
  *
  * A choice's ids are its truth; its sequence is a cache of their K and V. So a choice can lose its
  * sequence at any time (preemption) and gets the same answer after its ids were fed again. */
-#include "engine/scheduler.h"
+#include "engine/scheduler_impl.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -10,11 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
-#include "engine/pace.h"
-#include "engine/away.h"
-#include "engine/request.h"
 
-#include <pthread.h>
 #include <string.h>
 #include <time.h>
 
@@ -30,54 +26,6 @@ enum {
     STEP_MS = 750,
     PREFILL_MS = 2000,
 };
-
-struct scheduler {
-    struct engine *engine;
-    const struct tokenizer *tokenizer;
-    struct scheduler_options options;
-    struct engine_metrics metrics; /* all NULL: nobody counts */
-    struct sampler *sampler;
-    size_t max_ids, n_slots;
-
-    /* Owner's. */
-    struct choice *first, *last; /* the queue */
-    struct choice **running;     /* [n_slots] in order of admission */
-    size_t n_running;
-    struct engine_feed *feeds; /* [n_slots] */
-    struct choice **fed;       /* [n_slots] whose feed it is */
-    struct pace pace;
-    struct fabric *fabric; /* NULL: one rank */
-    struct away *peers;    /* the same */
-    struct choice **away;  /* [away_max] computed by other ranks */
-    size_t n_away, away_max;
-    uint64_t peer_since_ns; /* since when no step is possible for want of peers; 0: one is */
-
-    /* Guards inbox and inbox_last; the condition tells `woken`. Taken with nothing else. */
-    pthread_mutex_t mutex;
-    pthread_cond_t condition;
-    struct request *inbox, *inbox_last;
-    bool woken;
-
-    /* For the limits: what has not been admitted yet, and the sequences that it can have at once.
-     * Read by any thread, each alone, relaxed. */
-    atomic_size_t n_waiting, n_waiting_tokens, n_free_slots;
-    /* For scheduler_view, the same way; n_again: choices that wait after having run. */
-    atomic_size_t n_again, n_running_view, n_held_view, n_pages_used;
-    _Atomic uint64_t heartbeat_ns, n_steps;
-};
-
-static enum ferry_status meet_peers(struct scheduler *s, struct ferry_error *err)
-{
-    struct away_hello hello = {
-        .n_slots = s->n_slots, .n_valid = sampler_n_valid(s->sampler), .max_ids = s->max_ids};
-
-    s->away_max = s->n_slots * fabric_n_seats(s->fabric);
-    s->away = mem_array(s->away_max, sizeof(struct choice *));
-    if (s->away == NULL)
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "scheduler: no memory for %zu answers",
-                          s->away_max);
-    return away_create(&s->peers, s, s->fabric, &hello, err);
-}
 
 enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engine *engine,
                                    const struct tokenizer *tokenizer,
@@ -126,7 +74,7 @@ enum ferry_status scheduler_create(struct scheduler **ret_scheduler, struct engi
                             tokenizer != NULL ? tokenizer_n_vocab(tokenizer) : 0,
                             device_kernels(model_device(model)), err);
     if (st == FERRY_OK && s->fabric != NULL)
-        st = meet_peers(s, err);
+        st = sched_meet_peers(s, err);
     if (st != FERRY_OK) {
         scheduler_destroy(s);
         return st;
@@ -229,13 +177,6 @@ void request_hold(struct request *request, bool hold)
         scheduler_wake(scheduler);
 }
 
-void scheduler_peer_message(struct scheduler *scheduler, int seat, uint32_t incarnation,
-                            const void *data, size_t n_bytes)
-{
-    if (scheduler->peers != NULL)
-        away_message(scheduler->peers, seat, incarnation, data, n_bytes);
-}
-
 static bool take_wake(struct scheduler *s)
 {
     (void)pthread_mutex_lock(&s->mutex);
@@ -297,7 +238,7 @@ static void queue_push_back(struct scheduler *s, struct choice *c)
     s->last = c;
 }
 
-static void queue_push_front(struct scheduler *s, struct choice *c)
+void sched_queue_push_front(struct scheduler *s, struct choice *c)
 {
     c->next = s->first;
     s->first = c;
@@ -306,7 +247,7 @@ static void queue_push_front(struct scheduler *s, struct choice *c)
 }
 
 /* Takes out the choice behind `before` (NULL: the first). */
-static struct choice *queue_take(struct scheduler *s, struct choice *before)
+struct choice *sched_queue_take(struct scheduler *s, struct choice *before)
 {
     struct choice *c = before != NULL ? before->next : s->first;
 
@@ -333,7 +274,7 @@ static void queue_put_back(struct scheduler *s, struct choice *before, struct ch
 }
 
 /* The limits count what has not been admitted yet; a preempted choice is exempt. */
-static void leave_account(struct scheduler *s, struct choice *c)
+void sched_leave_account(struct scheduler *s, struct choice *c)
 {
     struct request *r = c->request;
 
@@ -361,7 +302,7 @@ static void take_inbox(struct scheduler *s)
 
 /* ---- the end of a choice ---- */
 
-static double seconds(uint64_t from_ns, uint64_t to_ns)
+double sched_seconds(uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-9 : 0;
 }
@@ -372,13 +313,13 @@ static void count_request(struct scheduler *s, const struct request *r)
     const struct request_usage *u = &r->usage;
     uint64_t now = clock_now_ns();
 
-    metric_observe(s->metrics.e2e_seconds, seconds(u->submit_ns, now));
+    metric_observe(s->metrics.e2e_seconds, sched_seconds(u->submit_ns, now));
     metric_observe(s->metrics.request_prompt_tokens, (double)u->prompt_tokens);
     metric_observe(s->metrics.request_generation_tokens, (double)u->completion_tokens);
     if (u->first_token_ns == 0)
         return;
-    metric_observe(s->metrics.decode_seconds, seconds(u->first_token_ns, now));
-    metric_observe(s->metrics.inference_seconds, seconds(u->start_ns, now));
+    metric_observe(s->metrics.decode_seconds, sched_seconds(u->first_token_ns, now));
+    metric_observe(s->metrics.inference_seconds, sched_seconds(u->start_ns, now));
 }
 
 static void count_finish(struct scheduler *s, enum request_finish finish)
@@ -390,10 +331,10 @@ static void count_finish(struct scheduler *s, enum request_finish finish)
 }
 
 /* The choice is in no list any more. Its request may be gone afterwards. */
-static void finish(struct scheduler *s, struct choice *c, enum request_finish how,
-                   const struct ferry_error *error)
+void sched_finish(struct scheduler *s, struct choice *c, enum request_finish how,
+                  const struct ferry_error *error)
 {
-    leave_account(s, c);
+    sched_leave_account(s, c);
     count_finish(s, how);
     if (c->request->n_done + 1 == c->request->n_choices)
         count_request(s, c->request);
@@ -407,7 +348,7 @@ static void set_n_running(struct scheduler *s, size_t n)
 }
 
 /* Takes running[i] out, with its sequence. */
-static struct choice *stop_running(struct scheduler *s, size_t i)
+struct choice *sched_stop_running(struct scheduler *s, size_t i)
 {
     struct choice *c = s->running[i];
 
@@ -430,18 +371,7 @@ static size_t index_of(const struct scheduler *s, const struct choice *c)
 static void end_running(struct scheduler *s, struct choice *c, enum request_finish how,
                         const struct ferry_error *error)
 {
-    finish(s, stop_running(s, index_of(s, c)), how, error);
-}
-
-/* Takes away[i] out; its host need not go on. */
-static struct choice *call_back(struct scheduler *s, size_t i)
-{
-    struct choice *c = s->away[i];
-
-    away_cancel(s->peers, c);
-    s->n_away--;
-    memmove(&s->away[i], &s->away[i + 1], (s->n_away - i) * sizeof(struct choice *));
-    return c;
+    sched_finish(s, sched_stop_running(s, index_of(s, c)), how, error);
 }
 
 /* Ends what was cancelled, and what has waited too long. Returns whether it ended anything. */
@@ -454,13 +384,13 @@ static bool reap(struct scheduler *s)
     for (size_t i = s->n_running; i-- > 0;) {
         if (!atomic_load(&s->running[i]->request->cancelled))
             continue;
-        finish(s, stop_running(s, i), REQUEST_FINISH_CANCELLED, NULL);
+        sched_finish(s, sched_stop_running(s, i), REQUEST_FINISH_CANCELLED, NULL);
         any = true;
     }
     for (size_t i = s->n_away; i-- > 0;) {
         if (!atomic_load(&s->away[i]->request->cancelled))
             continue;
-        finish(s, call_back(s, i), REQUEST_FINISH_CANCELLED, NULL);
+        sched_finish(s, sched_call_back(s, i), REQUEST_FINISH_CANCELLED, NULL);
         any = true;
     }
     while ((c = before != NULL ? before->next : s->first) != NULL) {
@@ -476,9 +406,9 @@ static bool reap(struct scheduler *s)
             (void)FERRY_FAIL(&err, FERRY_ERR_TIMEOUT,
                              "the request waited %.1f s for a free sequence and none came; try "
                              "again later",
-                             seconds(r->usage.submit_ns, now));
-        finish(s, queue_take(s, before), late ? REQUEST_FINISH_ERROR : REQUEST_FINISH_CANCELLED,
-               &err);
+                             sched_seconds(r->usage.submit_ns, now));
+        sched_finish(s, sched_queue_take(s, before),
+                     late ? REQUEST_FINISH_ERROR : REQUEST_FINISH_CANCELLED, &err);
         any = true;
     }
     return any;
@@ -539,7 +469,7 @@ static bool start(struct scheduler *s, struct choice *c)
         if (r->usage.start_ns == 0) {
             r->usage.start_ns = clock_now_ns();
             metric_observe(s->metrics.queue_seconds,
-                           seconds(r->usage.submit_ns, r->usage.start_ns));
+                           sched_seconds(r->usage.submit_ns, r->usage.start_ns));
         }
         if (c->index == 0)
             r->usage.cached_tokens = cached;
@@ -548,18 +478,18 @@ static bool start(struct scheduler *s, struct choice *c)
     }
     s->running[s->n_running] = c;
     set_n_running(s, s->n_running + 1);
-    leave_account(s, c);
+    sched_leave_account(s, c);
     return true;
 }
 
 static void preempt(struct scheduler *s, struct choice *victim)
 {
-    struct choice *c = stop_running(s, index_of(s, victim));
+    struct choice *c = sched_stop_running(s, index_of(s, victim));
 
     c->state = CHOICE_WAITING;
     c->request->usage.n_preempted++;
     metric_add(s->metrics.preemptions, 1);
-    queue_push_front(s, c);
+    sched_queue_push_front(s, c);
 }
 
 /* The youngest running choice whose reader does not read; NULL: all do. */
@@ -593,7 +523,7 @@ static void admit(struct scheduler *s)
             continue;
         }
         if (s->n_running < s->n_slots) {
-            (void)queue_take(s, before);
+            (void)sched_queue_take(s, before);
             if (start(s, c))
                 continue;
             queue_put_back(s, before, c);
@@ -720,7 +650,7 @@ static enum ferry_status draw(void *arg, size_t feed_index, size_t position, con
     return FERRY_OK;
 }
 
-static void count_token(struct scheduler *s, struct choice *c)
+void sched_count_token(struct scheduler *s, struct choice *c)
 {
     struct request_usage *u = &c->request->usage;
     uint64_t now = clock_now_ns();
@@ -728,11 +658,11 @@ static void count_token(struct scheduler *s, struct choice *c)
     metric_add(s->metrics.generation_tokens, 1);
     if (u->first_token_ns == 0) {
         u->first_token_ns = now;
-        metric_observe(s->metrics.ttft_seconds, seconds(u->submit_ns, now));
-        metric_observe(s->metrics.prefill_seconds, seconds(u->start_ns, now));
+        metric_observe(s->metrics.ttft_seconds, sched_seconds(u->submit_ns, now));
+        metric_observe(s->metrics.prefill_seconds, sched_seconds(u->start_ns, now));
     }
     if (c->last_token_ns > 0)
-        metric_observe(s->metrics.inter_token_seconds, seconds(c->last_token_ns, now));
+        metric_observe(s->metrics.inter_token_seconds, sched_seconds(c->last_token_ns, now));
     c->last_token_ns = now;
 }
 
@@ -749,7 +679,7 @@ static void after_feed(struct scheduler *s, size_t i)
         sequence_publish(s->engine, c->sequence, c->request->options.cache_key, c->ids);
     if (s->feeds[i].n_logits == 0)
         return;
-    count_token(s, c);
+    sched_count_token(s, c);
     if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
         finished = true;
         how = REQUEST_FINISH_ERROR;
@@ -821,133 +751,15 @@ static enum ferry_status run_feeds(struct scheduler *s, size_t n_feeds, struct f
     return is_of_request(st) ? step_each(s, n_feeds, err) : st;
 }
 
-static bool is_of_peers(enum ferry_status st)
-{
-    return st <= FERRY_ERR_NO_HOLDER && st > FERRY_ERR_DEVICE;
-}
-
-/* No step is possible for want of other ranks: answers wait, and are failed when it lasts. Their
- * sequences are as they were. */
-static void bear_with_peers(struct scheduler *s, const struct ferry_error *error)
-{
-    uint64_t now = clock_now_ns();
-
-    if (s->peer_since_ns == 0) {
-        s->peer_since_ns = now;
-        LOG_WARNING("answers wait for the group: %s", error->msg);
-    } else if (now - s->peer_since_ns > s->options.peer_patience_ns) {
-        s->peer_since_ns = 0;
-        while (s->n_running > 0)
-            finish(s, stop_running(s, s->n_running - 1), REQUEST_FINISH_ERROR, error);
-    }
-}
-
-/* ---- answers that other ranks compute ---- */
-
-/* It goes on from its ids, here or elsewhere. */
-static void requeue(struct scheduler *s, size_t i)
-{
-    struct choice *c = call_back(s, i);
-
-    c->state = CHOICE_WAITING;
-    c->request->usage.n_preempted++;
-    metric_add(s->metrics.preemptions, 1);
-    queue_push_front(s, c);
-}
-
-static void take_token(struct scheduler *s, size_t i, const struct away_token *token)
-{
-    struct choice *c = s->away[i];
-    enum request_finish how = REQUEST_FINISH_ERROR;
-    struct ferry_error err = {0};
-    bool finished = true;
-
-    c->sampled = token->token;
-    c->sampled_logprobs = token->logprobs;
-    count_token(s, c);
-    if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
-        finished = true;
-        how = REQUEST_FINISH_ERROR;
-    }
-    if (finished)
-        finish(s, call_back(s, i), how, &err);
-}
-
-/* Tokens that came; and choices whose host is lost, or would not have them. Returns whether
- * anything happened. */
-static bool hear_peers(struct scheduler *s)
-{
-    struct away_token token;
-    bool failed, any = false;
-    uint64_t id;
-
-    away_follow(s->peers);
-    while (away_next(s->peers, &id, &token, &failed)) {
-        size_t i = 0;
-        while (i < s->n_away && s->away[i]->away_id != id)
-            i++;
-        if (i == s->n_away)
-            continue; /* of an attempt that was given up */
-        any = true;
-        if (!failed && token.n_ids == s->away[i]->n_ids && token.token >= 0 &&
-            (size_t)token.token < sampler_n_valid(s->sampler) &&
-            (token.has_logprobs != 0 || !s->away[i]->request->options.logprobs)) {
-            take_token(s, i, &token);
-        } else {
-            s->away[i]->stays_here = true;
-            requeue(s, i);
-        }
-    }
-    for (size_t i = s->n_away; i-- > 0;) {
-        if (away_is_lost(s->peers, s->away[i])) {
-            requeue(s, i);
-            any = true;
-        }
-    }
-    return any;
-}
-
-static void begin_away(struct scheduler *s, struct choice *c)
-{
-    struct request *r = c->request;
-
-    if (!c->counted && r->usage.start_ns == 0) {
-        r->usage.start_ns = clock_now_ns();
-        metric_observe(s->metrics.queue_seconds, seconds(r->usage.submit_ns, r->usage.start_ns));
-    }
-    leave_account(s, c);
-    c->state = CHOICE_AWAY;
-    s->away[s->n_away++] = c;
-}
-
-/* Sends waiting choices to ranks that compute fewer than this one would. */
-static void send_away(struct scheduler *s)
-{
-    struct choice *before = NULL, *c;
-    size_t n_here = s->n_running;
-
-    while (s->n_away < s->away_max && (c = before != NULL ? before->next : s->first) != NULL) {
-        int seat = c->stays_here || c->paused || c->request->options.ids_only
-                       ? -1
-                       : away_pick(s->peers, n_here);
-        if (seat >= 0 && away_send(s->peers, c, seat)) {
-            begin_away(s, queue_take(s, before));
-            continue;
-        }
-        n_here++;
-        before = c;
-    }
-}
-
 static void fail_all(struct scheduler *s, enum request_finish how, const struct ferry_error *error)
 {
     take_inbox(s);
     while (s->n_away > 0)
-        finish(s, call_back(s, s->n_away - 1), how, error);
+        sched_finish(s, sched_call_back(s, s->n_away - 1), how, error);
     while (s->n_running > 0)
-        finish(s, stop_running(s, s->n_running - 1), how, error);
+        sched_finish(s, sched_stop_running(s, s->n_running - 1), how, error);
     while (s->first != NULL)
-        finish(s, queue_take(s, NULL), how, error);
+        sched_finish(s, sched_queue_take(s, NULL), how, error);
 }
 
 static void show_state(struct scheduler *s)
@@ -1004,11 +816,11 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
         }
     }
     take_inbox(s);
-    bool heard = s->peers != NULL && hear_peers(s);
+    bool heard = s->peers != NULL && sched_hear_peers(s);
     reaped = reap(s) || heard;
     look_at_holds(s);
     if (s->peers != NULL)
-        send_away(s);
+        sched_send_away(s);
     admit(s);
     show_state(s);
     n_decode = plan_decode(s);
@@ -1018,8 +830,8 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
         atomic_fetch_add(&s->n_steps, 1);
         metric_add(s->metrics.steps, 1);
         metric_observe(s->metrics.step_tokens, (double)(n_decode + n_prompt_tokens));
-        if (is_of_peers(st)) {
-            bear_with_peers(s, err);
+        if (sched_is_of_peers(st)) {
+            sched_bear_with_peers(s, err);
             st = FERRY_OK;
             *ret_idle = true; /* until the group has changed */
             show_state(s);

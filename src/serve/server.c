@@ -139,8 +139,11 @@ static enum ferry_status start(struct server *s, struct ferry_error *err)
                                           .metrics = &s->metrics,
                                           .follow = s->options.follow,
                                           .follow_arg = s->options.follow_arg};
-    enum ferry_status st = metric_registry_create(&s->registry, err);
+    enum ferry_status st = FERRY_OK;
 
+    s->registry = s->options.registry;
+    if (s->registry == NULL)
+        st = metric_registry_create(&s->registry, err);
     if (st == FERRY_OK)
         st = engine_metrics_register(&s->metrics, s->registry, engine_context(s->engine), err);
     if (st == FERRY_OK)
@@ -201,7 +204,8 @@ void server_destroy(struct server *server)
     scheduler_destroy(s->scheduler);
     http_server_destroy(s->http);
     server_metrics_destroy(s->http_metrics);
-    metric_registry_destroy(s->registry);
+    if (s->options.registry == NULL)
+        metric_registry_destroy(s->registry);
     (void)pthread_cond_destroy(&s->condition);
     (void)pthread_mutex_destroy(&s->mutex);
     mem_free(s);

@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "ferry/status.h"
+#include "metric/metric.h"
 #include "serve/http.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -29,9 +30,11 @@ struct server_options {
     double drain_seconds;     /* after server_stop, until what still runs is broken off */
     double wedged_seconds;    /* without a sign of life of the engine: /health turns red; 0: 60 */
     bool no_prefix_cache;
-    bool strict_params;   /* unknown fields are errors */
-    bool no_vllm_metrics; /* leave the vllm: aliases out of /metrics */
-    bool expert_metrics;  /* every expert its own series */
+    bool strict_params;               /* unknown fields are errors */
+    bool no_vllm_metrics;             /* leave the vllm: aliases out of /metrics */
+    bool expert_metrics;              /* every expert its own series */
+    struct metric_registry *registry; /* to count in, not sealed yet, outlives the server; NULL: an
+                                         own one */
     /* scheduler_options' of the same names. */
     enum ferry_status (*follow)(void *arg, struct ferry_error *err);
     void *follow_arg;

@@ -1,0 +1,151 @@
+/* A scheduler's part in a group of ranks. See scheduler.h, and away.h for what travels. */
+#include "engine/scheduler_impl.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+#include <string.h>
+
+enum ferry_status sched_meet_peers(struct scheduler *s, struct ferry_error *err)
+{
+    struct away_hello hello = {
+        .n_slots = s->n_slots, .n_valid = sampler_n_valid(s->sampler), .max_ids = s->max_ids};
+
+    s->away_max = s->n_slots * fabric_n_seats(s->fabric);
+    s->away = mem_array(s->away_max, sizeof(struct choice *));
+    if (s->away == NULL)
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "scheduler: no memory for %zu answers",
+                          s->away_max);
+    return away_create(&s->peers, s, s->fabric, &hello, err);
+}
+
+struct choice *sched_call_back(struct scheduler *s, size_t i)
+{
+    struct choice *c = s->away[i];
+
+    away_cancel(s->peers, c);
+    s->n_away--;
+    memmove(&s->away[i], &s->away[i + 1], (s->n_away - i) * sizeof(struct choice *));
+    return c;
+}
+
+bool sched_is_of_peers(enum ferry_status st)
+{
+    return st <= FERRY_ERR_NO_HOLDER && st > FERRY_ERR_DEVICE;
+}
+
+void sched_bear_with_peers(struct scheduler *s, const struct ferry_error *error)
+{
+    uint64_t now = clock_now_ns();
+
+    if (s->peer_since_ns == 0) {
+        s->peer_since_ns = now;
+        LOG_WARNING("answers wait for the group: %s", error->msg);
+    } else if (now - s->peer_since_ns > s->options.peer_patience_ns) {
+        s->peer_since_ns = 0;
+        while (s->n_running > 0)
+            sched_finish(s, sched_stop_running(s, s->n_running - 1), REQUEST_FINISH_ERROR, error);
+    }
+}
+
+/* It goes on from its ids, here or elsewhere. */
+static void requeue(struct scheduler *s, size_t i)
+{
+    struct choice *c = sched_call_back(s, i);
+
+    c->state = CHOICE_WAITING;
+    c->request->usage.n_preempted++;
+    metric_add(s->metrics.preemptions, 1);
+    sched_queue_push_front(s, c);
+}
+
+static void take_token(struct scheduler *s, size_t i, const struct away_token *token)
+{
+    struct choice *c = s->away[i];
+    enum request_finish how = REQUEST_FINISH_ERROR;
+    struct ferry_error err = {0};
+    bool finished = true;
+
+    c->sampled = token->token;
+    c->sampled_logprobs = token->logprobs;
+    sched_count_token(s, c);
+    if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
+        finished = true;
+        how = REQUEST_FINISH_ERROR;
+    }
+    if (finished)
+        sched_finish(s, sched_call_back(s, i), how, &err);
+}
+
+bool sched_hear_peers(struct scheduler *s)
+{
+    struct away_token token;
+    bool failed, any = false;
+    uint64_t id;
+
+    away_follow(s->peers);
+    while (away_next(s->peers, &id, &token, &failed)) {
+        size_t i = 0;
+        while (i < s->n_away && s->away[i]->away_id != id)
+            i++;
+        if (i == s->n_away)
+            continue; /* of an attempt that was given up */
+        any = true;
+        if (!failed && token.n_ids == s->away[i]->n_ids && token.token >= 0 &&
+            (size_t)token.token < sampler_n_valid(s->sampler) &&
+            (token.has_logprobs != 0 || !s->away[i]->request->options.logprobs)) {
+            take_token(s, i, &token);
+        } else {
+            s->away[i]->stays_here = true;
+            requeue(s, i);
+        }
+    }
+    for (size_t i = s->n_away; i-- > 0;) {
+        if (away_is_lost(s->peers, s->away[i])) {
+            requeue(s, i);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void begin_away(struct scheduler *s, struct choice *c)
+{
+    struct request *r = c->request;
+
+    if (!c->counted && r->usage.start_ns == 0) {
+        r->usage.start_ns = clock_now_ns();
+        metric_observe(s->metrics.queue_seconds,
+                       sched_seconds(r->usage.submit_ns, r->usage.start_ns));
+    }
+    sched_leave_account(s, c);
+    c->state = CHOICE_AWAY;
+    s->away[s->n_away++] = c;
+}
+
+void sched_send_away(struct scheduler *s)
+{
+    struct choice *before = NULL, *c;
+    size_t n_here = s->n_running;
+
+    while (s->n_away < s->away_max && (c = before != NULL ? before->next : s->first) != NULL) {
+        int seat = c->stays_here || c->paused || c->request->options.ids_only
+                       ? -1
+                       : away_pick(s->peers, n_here);
+        if (seat >= 0 && away_send(s->peers, c, seat)) {
+            begin_away(s, sched_queue_take(s, before));
+            continue;
+        }
+        n_here++;
+        before = c;
+    }
+}
+
+void scheduler_peer_message(struct scheduler *scheduler, int seat, uint32_t incarnation,
+                            const void *data, size_t n_bytes)
+{
+    if (scheduler->peers != NULL)
+        away_message(scheduler->peers, seat, incarnation, data, n_bytes);
+}
