@@ -15,16 +15,17 @@ static void refuse(struct fabric *f, struct peer *peer, const char *text, const 
 {
     struct wire message = {.type = WIRE_REFUSE};
 
-    if (text != NULL) {
-        (void)snprintf(message.refuse.text, sizeof message.refuse.text, "%s", text);
-        (void)peers_send(f, peer, &message);
-        peer->retired = true; /* closed a little later, so that this gets out */
-        peer->deadline_ns = f->ops->now_ns(f->transport) + 2 * f->limits.heartbeat_ns;
-    } else {
-        peer->doomed = true;
-    }
     stats_rejected(f);
-    fabric_refused(f, own);
+    group_give_up(&f->group, peer->asked_instance);
+    fabric_refused(f, own); /* known here before it is known there */
+    if (text == NULL) {
+        peer->doomed = true;
+        return;
+    }
+    (void)snprintf(message.refuse.text, sizeof message.refuse.text, "%s", text);
+    (void)peers_send(f, peer, &message);
+    peer->retired = true; /* closed a little later, so that this gets out */
+    peer->deadline_ns = f->ops->now_ns(f->transport) + 2 * f->limits.heartbeat_ns;
 }
 
 static void on_hello(struct fabric *f, struct peer *peer, const struct wire *m)
@@ -149,6 +150,24 @@ static void grant(struct fabric *f, struct peer *peer, int seat)
     (void)peers_send(f, peer, message);
 }
 
+/* A member whose connections all broke asks whether there is a group, and so does this rank. The
+ * higher seat dials, so that two do not mend the same road twice. */
+static bool mend(struct fabric *f, struct peer *peer, const struct wire_join *join, uint64_t now_ns)
+{
+    struct wire reply = {.type = WIRE_MENDED};
+
+    for (int s = f->group.seat + 1; join->former != 0 && s < (int)f->group.n_seats; s++) {
+        if (f->group.committed.seats[s].instance != join->former ||
+            !peers_mend(f, peer, s, join->former, now_ns))
+            continue;
+        reply.mended.seat = f->group.seat;
+        reply.mended.instance = f->group.instance;
+        (void)peers_send(f, peer, &reply);
+        return true;
+    }
+    return false;
+}
+
 static void on_join(struct fabric *f, struct peer *peer, const struct wire_join *join,
                     uint64_t now_ns)
 {
@@ -161,6 +180,8 @@ static void on_join(struct fabric *f, struct peer *peer, const struct wire_join 
         return;
     }
     (void)snprintf(peer->address, sizeof peer->address, "%s", join->address);
+    if (mend(f, peer, join, now_ns))
+        return;
     peer->asked_instance = join->instance;
     switch (group_ask(&f->group, join, now_ns, &seat, reply.wait.text)) {
     case GROUP_GRANTED:

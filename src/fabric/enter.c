@@ -281,6 +281,11 @@ void enter_message(struct fabric *f, struct peer *peer, const struct wire *m, ui
         on_grant(f, peer, m, now_ns);
     } else if (m->type == WIRE_ATTACHED && peer->phase == PEER_ATTACHING) {
         on_attached(f, peer, m, now_ns);
+    } else if (m->type == WIRE_MENDED && asked && entry->probing) {
+        if (peers_mend(f, peer, m->mended.seat, m->mended.instance, now_ns))
+            again(f, FABRIC_REDIAL_NS, "a member's connection is mended", now_ns);
+        else
+            again(f, FABRIC_REENTER_NS, "a member's word about its seat makes no sense", now_ns);
     } else if (m->type == WIRE_WAIT && (asked || entry->joined)) {
         on_wait(f, peer, m, now_ns);
     } else if (m->type == WIRE_REFER && asked) {

@@ -126,8 +126,8 @@ void fabric_refusal(struct fabric *fabric, char *ret_text, size_t size);
 /* What all limits of time are multiplied by in this build (sanitizers: more than 1). */
 unsigned fabric_time_factor(void);
 
-/* The two numbers that hot loops look at, without a lock. live: as in the view; it follows what this
- * rank sees (a lost connection, silence, a voice that is back) at once, and epochs. When both
+/* The two numbers that hot loops look at, without a lock. live: as in the view; it follows what
+ * this rank sees (a lost connection, silence, a voice that is back) at once, and epochs. When both
  * change, the epoch does so last. */
 uint32_t fabric_epoch(const struct fabric *fabric);
 uint64_t fabric_live(const struct fabric *fabric);

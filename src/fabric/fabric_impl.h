@@ -194,6 +194,9 @@ size_t peers_count_graves(const struct fabric *f, int seat);
 struct peer *peers_of(struct fabric *f, int seat, uint64_t instance);
 /* Brings connections into accord with the epoch in force. */
 void peers_sync(struct fabric *f, uint64_t now_ns);
+/* Makes a connection that of a member whose own is lost, for messages only, so that a group whose
+ * connections all broke can decide again. Only without an issuer; false: no. */
+bool peers_mend(struct fabric *f, struct peer *peer, int seat, uint64_t instance, uint64_t now_ns);
 /* Everything of this incarnation is over. */
 void peers_retire_all(struct fabric *f, uint64_t now_ns);
 void peers_lost(struct fabric *f, struct peer *peer, uint64_t now_ns);

@@ -82,7 +82,7 @@ static uint64_t broken_mask(const struct group *g, uint64_t now_ns)
 
     FOR_SEATS(s, wire_table_members(&g->committed) & ~seat_bit(g->seat))
     {
-        if (!group_hears(g, s, now_ns))
+        if (!group_hears(g, s, now_ns) || g->peers[s].laneless)
             broken |= seat_bit(s);
     }
     return broken;
@@ -669,6 +669,17 @@ void group_lost(struct group *group, int seat, uint64_t instance, uint64_t now_n
         p->lost = true;
 }
 
+void group_mended(struct group *group, int seat, uint64_t instance, uint64_t now_ns)
+{
+    struct group_peer *p = &group->peers[seat];
+
+    if (p->instance != instance)
+        return;
+    p->connected = p->laneless = true;
+    p->lost = false;
+    p->heard_ns = now_ns;
+}
+
 void group_gone(struct group *group, int seat, uint64_t instance, uint64_t now_ns)
 {
     struct group_peer *p = &group->peers[seat];
@@ -814,7 +825,7 @@ enum seat_state group_state(const struct group *group, int seat, uint64_t now_ns
 
     if (!seat_is_member(state) || seat == group->seat)
         return state;
-    if (!group_works(p) || group_silence(p, now_ns) >= group->limits.suspect_ns)
+    if (!group_works(p) || p->laneless || group_silence(p, now_ns) >= group->limits.suspect_ns)
         return SEAT_SUSPECT;
     return state;
 }

@@ -29,7 +29,8 @@ struct group_limits {
 struct group_peer {
     uint64_t instance;     /* whom it is about; 0: nobody */
     bool connected;        /* messages go through */
-    bool lost;             /* the connection is broken; it never comes back for this instance */
+    bool lost;             /* the connection is broken */
+    bool laneless;         /* mended: messages go, but lanes are gone for good */
     bool gone;             /* its process ended, known while this rank's own lease was valid */
     uint64_t heard_ns;     /* own clock: last message */
     uint64_t confirmed_ns; /* own clock: it has received what was sent then */
@@ -109,6 +110,8 @@ void group_enter(struct group *group, int seat, uint64_t instance, const struct 
 /* A connection to the process that holds a seat, or will with the next epoch. */
 void group_connected(struct group *group, int seat, uint64_t instance, uint64_t now_ns);
 void group_lost(struct group *group, int seat, uint64_t instance, uint64_t now_ns);
+/* There is a connection again, for messages only. */
+void group_mended(struct group *group, int seat, uint64_t instance, uint64_t now_ns);
 /* Its process has ended for sure. */
 void group_gone(struct group *group, int seat, uint64_t instance, uint64_t now_ns);
 /* A message of WIRE_BEAT..WIRE_REJECT from that process. */

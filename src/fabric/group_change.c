@@ -65,8 +65,10 @@ static int choose_broken(struct group *g, uint64_t now_ns)
         if (degree[s] > 0 && (worst < 0 || degree[s] >= degree[worst]))
             worst = s;
     }
-    if (worst >= 0 && (g->peers[worst].beat.broken & seat_bit(g->seat)) != 0)
-        g->peers[worst].starved = true; /* it hears nothing, so it will acknowledge nothing */
+    /* One that gets nothing from here acknowledges nothing: its lease has to end. */
+    if (worst >= 0 && (g->peers[worst].beat.broken & seat_bit(g->seat)) != 0 &&
+        ago(g->peers[worst].confirmed_ns, now_ns) >= g->limits.suspect_ns)
+        g->peers[worst].starved = true;
     return worst;
 }
 

@@ -204,6 +204,27 @@ void peers_sync(struct fabric *f, uint64_t now_ns)
     f->synced = table->epoch;
 }
 
+bool peers_mend(struct fabric *f, struct peer *peer, int seat, uint64_t instance, uint64_t now_ns)
+{
+    const struct wire_seat *held = &f->group.committed.seats[seat];
+
+    if (seat == f->group.seat || (size_t)seat >= f->group.n_seats || held->instance != instance ||
+        !seat_is_member(held->state) || !group_is_member(&f->group) ||
+        group_issuer(&f->group, now_ns) >= 0)
+        return false;
+    if (f->seats[seat] != NULL && !f->seats[seat]->lost)
+        return false; /* nothing to mend */
+    if (f->seats[seat] != NULL)
+        retire(f, f->seats[seat], now_ns);
+    peer->seat = seat;
+    peer->instance = instance;
+    peer->phase = PEER_ATTACHED;
+    peer->deadline_ns = UINT64_MAX;
+    f->seats[seat] = peer;
+    group_mended(&f->group, seat, instance, now_ns);
+    return true;
+}
+
 void peers_retire_all(struct fabric *f, uint64_t now_ns)
 {
     for (struct peer *peer = f->peers; peer != NULL; peer = peer->next) {
@@ -217,6 +238,10 @@ void peers_retire_all(struct fabric *f, uint64_t now_ns)
 void peers_lost(struct fabric *f, struct peer *peer, uint64_t now_ns)
 {
     peer->lost = true;
+    if (peer->retired) { /* what it was has another connection now, or is over */
+        group_give_up(&f->group, peer->asked_instance);
+        return;
+    }
     if (peer->seat >= 0 && f->seats[peer->seat] == peer) {
         lose_road(f, peer);
         group_lost(&f->group, peer->seat, peer->instance, now_ns);
@@ -235,7 +260,8 @@ void peers_look(struct fabric *f, uint64_t now_ns)
 
         if (peer == NULL)
             continue;
-        if (!peer->lost && atomic_load_explicit(&peer->road->broken, memory_order_relaxed))
+        if (!peer->lost && peer->road != NULL &&
+            atomic_load_explicit(&peer->road->broken, memory_order_relaxed))
             peers_lost(f, peer, now_ns);
         if (!peer->lost || peer->gone || f->ops->gone == NULL)
             continue;

@@ -167,6 +167,10 @@ static void put_handshake(struct writer *w, const struct wire *m)
         put_u64(w, m->attach.instance);
         put_blob(w, m->attach.offer, m->attach.n_offer);
         break;
+    case WIRE_MENDED:
+        put_u8(w, (unsigned)m->mended.seat);
+        put_u64(w, m->mended.instance);
+        break;
     default: /* WIRE_JOINED */
         put_u64(w, m->joined.seats);
         break;
@@ -437,6 +441,10 @@ static void get_handshake(struct reader *r, struct wire *m)
         break;
     case WIRE_JOINED:
         m->joined.seats = get_u64(r, "the seats");
+        break;
+    case WIRE_MENDED:
+        m->mended.seat = (int)get_below(r, LIMIT_SEATS, "the seat");
+        m->mended.instance = get_u64(r, "the instance");
         break;
     default:
         r->wrong = "the type";

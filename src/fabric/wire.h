@@ -26,28 +26,29 @@ enum {
 };
 
 /* X(type, number, name) */
-#define WIRE_TYPE_LIST(X)                                                              \
-    /* handshake */                                                                    \
-    X(WIRE_HELLO, 1, "hello")         /* who dials: a nonce */                         \
-    X(WIRE_CHALLENGE, 2, "challenge") /* who was dialled: its nonce and its proof */   \
-    X(WIRE_PROOF, 3, "proof")         /* the dialler's proof */                        \
-    X(WIRE_JOIN, 4, "join")           /* asks for a seat */                            \
-    X(WIRE_REFER, 5, "refer")         /* somebody else grants seats */                 \
-    X(WIRE_WAIT, 6, "wait")           /* not yet */                                    \
-    X(WIRE_REFUSE, 7, "refuse")       /* no */                                         \
-    X(WIRE_GRANT, 8, "grant")         /* a seat, and whom to connect to */             \
-    X(WIRE_ATTACH, 9, "attach")       /* a lane offer of who was granted a seat */     \
-    X(WIRE_ATTACHED, 10, "attached")  /* the member's */                               \
-    X(WIRE_JOINED, 11, "joined")      /* has lanes to all members */                   \
-    /* membership */                                                                   \
-    X(WIRE_BEAT, 16, "beat")       /* alive, and what the sender sees */               \
-    X(WIRE_PROPOSE, 17, "propose") /* the next epoch */                                \
-    X(WIRE_ACK, 18, "ack")         /* has it */                                        \
-    X(WIRE_COMMIT, 19, "commit")   /* it is in force */                                \
-    X(WIRE_PREPARE, 20, "prepare") /* wants to issue from now on */                    \
-    X(WIRE_PROMISE, 21, "promise") /* may; and the last epoch that the voter has */    \
-    X(WIRE_REJECT, 22, "reject")   /* may not: another term, or the issuer is there */ \
-    /* above */                                                                        \
+#define WIRE_TYPE_LIST(X)                                                                 \
+    /* handshake */                                                                       \
+    X(WIRE_HELLO, 1, "hello")         /* who dials: a nonce */                            \
+    X(WIRE_CHALLENGE, 2, "challenge") /* who was dialled: its nonce and its proof */      \
+    X(WIRE_PROOF, 3, "proof")         /* the dialler's proof */                           \
+    X(WIRE_JOIN, 4, "join")           /* asks for a seat */                               \
+    X(WIRE_REFER, 5, "refer")         /* somebody else grants seats */                    \
+    X(WIRE_WAIT, 6, "wait")           /* not yet */                                       \
+    X(WIRE_REFUSE, 7, "refuse")       /* no */                                            \
+    X(WIRE_GRANT, 8, "grant")         /* a seat, and whom to connect to */                \
+    X(WIRE_ATTACH, 9, "attach")       /* a lane offer of who was granted a seat */        \
+    X(WIRE_ATTACHED, 10, "attached")  /* the member's */                                  \
+    X(WIRE_JOINED, 11, "joined")      /* has lanes to all members */                      \
+    X(WIRE_MENDED, 12, "mended")      /* it is a member still: talk on this connection */ \
+    /* membership */                                                                      \
+    X(WIRE_BEAT, 16, "beat")       /* alive, and what the sender sees */                  \
+    X(WIRE_PROPOSE, 17, "propose") /* the next epoch */                                   \
+    X(WIRE_ACK, 18, "ack")         /* has it */                                           \
+    X(WIRE_COMMIT, 19, "commit")   /* it is in force */                                   \
+    X(WIRE_PREPARE, 20, "prepare") /* wants to issue from now on */                       \
+    X(WIRE_PROMISE, 21, "promise") /* may; and the last epoch that the voter has */       \
+    X(WIRE_REJECT, 22, "reject")   /* may not: another term, or the issuer is there */    \
+    /* above */                                                                           \
     X(WIRE_TOPIC, 32, "topic") /* bytes of the rooms above */
 
 enum wire_type {
@@ -146,6 +147,10 @@ struct wire {
         struct {
             uint64_t seats; /* bit per seat to which there are lanes */
         } joined;
+        struct {
+            int seat; /* the sender's */
+            uint64_t instance;
+        } mended;
         struct wire_beat beat;
         struct {
             uint64_t term;

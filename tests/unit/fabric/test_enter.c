@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include "base/clock.h"
+#include "fabric/fabric_impl.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -173,6 +174,53 @@ static void test_joins_again(void **state)
     }
 }
 
+static void ready_again(void *arg, int seat, enum seat_state from, enum seat_state to)
+{
+    struct fabric *fabric = arg;
+
+    (void)from;
+    if (seat == fabric_seat(fabric) && to == SEAT_JOINING)
+        fabric_ready(fabric);
+}
+
+/* Every connection of every rank breaks, and nobody has died: no part has a majority, none may go
+ * on; they find each other, and the group is whole again without anybody's help. */
+static void test_all_connections_break(void **state)
+{
+    struct ranks ranks;
+    struct fabric_view view;
+    uint32_t incarnation;
+
+    (void)state;
+    ranks_open(&ranks, 3);
+    ranks_start_all(&ranks, 3);
+    fabric_view(ranks.fabrics[0], &view);
+    incarnation = view.seats[0].incarnation;
+    for (int s = 0; s < 3; s++) {
+        fabric_on_change(ranks.fabrics[s], ready_again, ranks.fabrics[s]);
+        for (int t = 0; t < 3; t++)
+            assert_true(s == t || fabric_lanes(ranks.fabrics[s], t) != 0);
+    }
+    for (int s = 0; s < 3; s++) {
+        for (int t = 0; t < 3; t++) { /* as if the other had written nonsense */
+            if (s != t)
+                atomic_store(&ranks.fabrics[s]->current[t]->broken, true);
+        }
+    }
+    ranks_wait(&ranks, 1, 1, SEAT_SUSPECT);
+    ranks_wait_live(&ranks, 7, 7);
+    fabric_view(ranks.fabrics[1], &view);
+    assert_int_equal(view.seats[0].incarnation, incarnation); /* the issuer has stayed */
+    assert_true(view.seats[1].incarnation > incarnation);
+    for (int s = 0; s < 3; s++) {
+        fabric_view(ranks.fabrics[s], &view);
+        for (int t = 0; t < 3; t++)
+            assert_int_equal(fabric_lanes(ranks.fabrics[s], t),
+                             s == t ? 0 : view.seats[t].incarnation);
+    }
+    ranks_close(&ranks);
+}
+
 /* A short silence changes nothing but what is seen. */
 static void test_short_silence(void **state)
 {
@@ -196,9 +244,13 @@ static void test_short_silence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody_there),      cmocka_unit_test(test_deadline_names_every_peer),
-        cmocka_unit_test(test_all_start_at_once), cmocka_unit_test(test_joiner_dies),
-        cmocka_unit_test(test_joins_again),       cmocka_unit_test(test_short_silence),
+        cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_deadline_names_every_peer),
+        cmocka_unit_test(test_all_start_at_once),
+        cmocka_unit_test(test_joiner_dies),
+        cmocka_unit_test(test_joins_again),
+        cmocka_unit_test(test_short_silence),
+        cmocka_unit_test(test_all_connections_break),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

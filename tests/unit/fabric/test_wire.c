@@ -67,6 +67,10 @@ static void make(enum wire_type type)
         sent.attach.offer = offer;
         sent.attach.n_offer = sizeof offer;
         break;
+    case WIRE_MENDED:
+        sent.mended.seat = 2;
+        sent.mended.instance = 98;
+        break;
     case WIRE_JOINED:
         sent.joined.seats = 0x8000000000000001u;
         break;
