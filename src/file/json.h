@@ -1,8 +1,8 @@
-/* JSON from hostile sources through jansson, and look-ups that tell "absent" from "wrong type".
+/* JSON from hostile sources as jansson's values, and look-ups that tell "absent" from "wrong type".
  *
- * Why here: config.json, index files, tokenizer.json and safetensors headers share one set of
- * limits: size, depth, number of values and keys (jansson spends up to 250 bytes and two
- * microseconds on each), no duplicate keys. */
+ * Why here: config.json, index files, tokenizer.json, safetensors headers and bodies of requests
+ * share one reader and one set of limits: size, depth, number of values and keys (jansson spends up
+ * to 250 bytes and two microseconds on each), no duplicate keys. */
 #ifndef FILE_JSON_H
 #define FILE_JSON_H
 
@@ -14,9 +14,9 @@
 #include <stdint.h>
 
 /* Parses `size` bytes; white space may surround the one value. `name` (the file's) starts every
- * message. The caller owns *ret_json (json_decref). Errors: FERRY_ERR_FORMAT (message with line and
- * column), FERRY_ERR_LIMIT (LIMIT_JSON_DEPTH, more than max_values values or half as many keys),
- * FERRY_ERR_NOMEM (jansson reports some failed allocations as bad syntax). */
+ * message. The caller owns *ret_json (json_decref). The time is linear in size. Errors:
+ * FERRY_ERR_FORMAT (message with line and column, without the text itself), FERRY_ERR_LIMIT
+ * (LIMIT_JSON_DEPTH, more than max_values values or half as many keys), FERRY_ERR_NOMEM. */
 enum ferry_status json_parse(json_t **ret_json, const void *data, size_t size, size_t max_values,
                              const char *name, struct ferry_error *err) FERRY_MUST_CHECK;
 

@@ -291,6 +291,8 @@ enum ferry_status safetensors_parse(struct tensor_list *ret_list, struct arena *
     if (st != FERRY_OK)
         return st;
     st = json_parse(&header, bytes + PREFIX_BYTES, json_bytes, LIMIT_HEADER_VALUES, file, err);
+    if (st == FERRY_ERR_LIMIT)
+        error_prefix(err, "fetch the checkpoint again, or split it into smaller shards: ");
     if (st != FERRY_OK)
         return st;
     struct parser p = {.data = bytes + PREFIX_BYTES + json_bytes,

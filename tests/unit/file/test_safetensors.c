@@ -57,7 +57,7 @@ static const struct {
     {"leading space", " {}", 0, FERRY_ERR_FORMAT, "does not begin with '{'"},
     {"not closed", "{\"a\":", 0, FERRY_ERR_FORMAT, "bad JSON in line 1"},
     {"two values", "{} {}", 0, FERRY_ERR_FORMAT, "bad JSON"},
-    {"invalid UTF-8", "{\"\xC3\x28\":{}}", 0, FERRY_ERR_FORMAT, "decode byte 0xc3"},
+    {"invalid UTF-8", "{\"\xC3\x28\":{}}", 0, FERRY_ERR_FORMAT, "not UTF-8"},
     {"duplicate tensor", "{" A "," A "}", 24, FERRY_ERR_FORMAT, "duplicate"},
     {"duplicate field", "{\"t\":{\"dtype\":\"F32\",\"dtype\":\"F16\"}}", 0, FERRY_ERR_FORMAT,
      "duplicate"},
@@ -296,8 +296,7 @@ static void test_no_memory(void **state)
         mem_fail_after(n);
         st = parse(file.data, file.size, &err);
         mem_fail_after(0);
-        /* jansson reports some failed allocations as bad syntax. */
-        if (st != FERRY_OK && st != FERRY_ERR_NOMEM && st != FERRY_ERR_FORMAT)
+        if (st != FERRY_OK && st != FERRY_ERR_NOMEM)
             fail_msg("allocation %llu: %s %s", (unsigned long long)n, ferry_status_name(st),
                      err.msg);
         n_failed += st != FERRY_OK;
