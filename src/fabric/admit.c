@@ -183,6 +183,7 @@ static void on_join(struct fabric *f, struct peer *peer, const struct wire_join 
     if (mend(f, peer, join, now_ns))
         return;
     peer->asked_instance = join->instance;
+    peer->deadline_ns = now_ns + f->limits.grant_ns; /* it may ask for as long as it likes */
     switch (group_ask(&f->group, join, now_ns, &seat, reply.wait.text)) {
     case GROUP_GRANTED:
         grant(f, peer, seat);

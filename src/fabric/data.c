@@ -119,6 +119,13 @@ size_t fabric_max_payload(const struct fabric *fabric, enum lane_channel channel
     return lane_max_payload(fabric->options.lanes.ring_bytes[channel]);
 }
 
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 uint32_t fabric_rings(const struct fabric *fabric)
 {
     return lane_bell_rings(fabric->bell);
@@ -134,7 +141,7 @@ void fabric_sleep(struct fabric *fabric, uint32_t seen, uint64_t timeout_ns)
             for (int i = 0; i < 64; i++) {
                 if (lane_bell_rings(fabric->bell) != seen)
                     return;
-                __builtin_ia32_pause();
+                cpu_relax();
             }
         } while (fabric->ops->now_ns(fabric->transport) - begin_ns < spin_ns);
         timeout_ns -= spin_ns;

@@ -456,6 +456,8 @@ static enum ferry_status make(struct fabric *f, const struct fabric_options *opt
         return st;
     f->ops = options->transport != NULL ? options->transport : &transport_ucx;
     f->hub = options->hub;
+    if (f->ops == &transport_sim)
+        f->options.spin_ns = 0; /* time stands still for who spins */
     f->entry_deadline_ns = UINT64_MAX - 1;
     set_limits(f);
     f->buffer = mem_alloc(TRANSPORT_CONTROL_MAX);
