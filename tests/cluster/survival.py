@@ -6,7 +6,7 @@ What: Group starts a front door and ranks by hand (`ferry rank --join`), on this
 Why here: test_survival.py is about faults and limits, test_leaks.py about what is left behind.
 Must not know: which fault comes when.
 
-    python3 survival.py load HOST PORT PLAN OUT CLIENTS SEED    (what Load runs, in the front door's host)
+    python3 survival.py load|once HOST PORT PLAN OUT CLIENTS SEED   (what Load runs, where the front door is)
 """
 
 import http.client
@@ -121,19 +121,24 @@ def ask(host, port, body, on_event=lambda now: None, timeout=ANSWER_S):
     return json.dumps([usage, sorted(choices.items())], sort_keys=True)
 
 
-def load_main(host, port, plan_path, out_path, n_clients, seed):
-    """Streams until it is told to end (SIGTERM), then lets the running ones finish. One JSON line per
-    request. Whoever finds nobody at the door tries again: `refused` counts these."""
+def load_main(mode, host, port, plan_path, out_path, n_clients, seed):
+    """Streams until it is told to end (SIGTERM) and lets the running ones finish; or `once`: every
+    request of the plan. One JSON line per request."""
     with open(plan_path, encoding="utf-8") as f:
         plan = json.load(f)
     ends, lock = threading.Event(), threading.Lock()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
     out = open(out_path, "w", encoding="utf-8", buffering=1)
 
-    def client(number):
-        rng = random.Random(f"{seed}:{number}")
-        while not ends.is_set():
-            i = rng.randrange(len(plan))
+    def numbers(client_number):
+        rng = random.Random(f"{seed}:{client_number}")
+        if mode == "once":
+            yield from range(client_number, len(plan), int(n_clients))
+        while mode != "once" and not ends.is_set():
+            yield rng.randrange(len(plan))
+
+    def client(client_number):
+        for i in numbers(client_number):
             sent = last = time.monotonic()
             pauses, n_events = [], 0
 
@@ -170,8 +175,15 @@ class Here:
 
     names = ["A"]
 
+    # Kills what carries the mark when the pipe ends, so when this process does, however it does.
+    GUARD = """read x
+    for p in /proc/[0-9]*; do grep -qas "SURVIVAL_MARK=$0" $p/environ && kill -9 ${p#/proc/}; done"""
+
     def __init__(self, logs):
         self.logs, self.processes = logs, []
+        self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._guard = subprocess.Popen(["sh", "-c", self.GUARD, self.mark], stdin=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, start_new_session=True)
 
     def start(self, host, argv, name=None, env=None):
         """A process with its output in a file."""
@@ -179,7 +191,7 @@ class Here:
         with open(path, "wb") as log:
             popen = subprocess.Popen([str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=log,
                                      stderr=subprocess.STDOUT, start_new_session=True,
-                                     env={**os.environ, **(env or {})})
+                                     env={**os.environ, "SURVIVAL_MARK": self.mark, **(env or {})})
         process = hosts.Process(self, host, name, popen, path)
         self.processes.append(process)
         return process
@@ -192,6 +204,9 @@ class Here:
         """kill -9 for all that runs."""
         for process in self.processes:
             process.kill_all()
+        self._guard.kill()
+        self._guard.stdin.close()
+        self._guard.wait()
 
     def __enter__(self):
         return self
@@ -272,8 +287,8 @@ class Group:
     front door on the first.
     """
 
-    def __init__(self, ferry, net, logs, n_ranks=4, replicas=1, flags=(), parallel=8):
-        self.ferry, self.net, self.n_ranks, self.parallel = ferry, net, n_ranks, parallel
+    def __init__(self, ferry, net, logs, n_ranks=4, replicas=1, flags=(), front_flags=()):
+        self.ferry, self.net, self.n_ranks = ferry, net, n_ranks
         self.watch = Watch()
         self.seats = [None] * n_ranks
         self.key = os.path.join(logs, "key")
@@ -283,6 +298,7 @@ class Group:
         self.port = free_port()
         ports = [free_port() for _ in range(n_ranks)]
         self.addresses = [f"{net.address(self.host(s))}:{ports[s]}" for s in range(n_ranks)]
+        self.front_flags = ["--parallel", 8, *front_flags]
         self.common = ["--threads", 1, "--group-key-file", self.key, "--replicas", replicas,
                        *flags]
 
@@ -295,8 +311,8 @@ class Group:
         how = ["--ranks", self.n_ranks] if join is None else ["--join", self.addresses[join],
                                                               "--seat", 0]
         self.seats[0] = self.net.start(
-            self.host(0), [self.ferry, "serve", DEMO, "--port", self.port, "--parallel",
-                           self.parallel, "--listen", self.addresses[0], *how, *self.common],
+            self.host(0), [self.ferry, "serve", DEMO, "--port", self.port, *self.front_flags,
+                           "--listen", self.addresses[0], *how, *self.common],
             name="front")
         self.watch.add(self.seats[0])
         return self.seats[0]
@@ -367,13 +383,13 @@ class Group:
 class Load:
     """Streams on the front door of a group, with the answers that must come."""
 
-    def __init__(self, group, plan, logs, clients, seed):
+    def __init__(self, group, plan, logs, clients, seed, mode="load"):
         self.plan_path = os.path.join(logs, "plan.json")
         self.out_path = os.path.join(logs, f"load-{time.monotonic_ns()}.jsonl")
         with open(self.plan_path, "w", encoding="utf-8") as f:
             json.dump(plan, f)
         self.process = group.net.start(
-            group.host(0), [sys.executable, ME, "load", "127.0.0.1", group.port, self.plan_path,
+            group.host(0), [sys.executable, ME, mode, "127.0.0.1", group.port, self.plan_path,
                             self.out_path, clients, seed], name="load")
 
     def results(self):
@@ -387,6 +403,10 @@ class Load:
     def stop(self, timeout_s=ANSWER_S + 30):
         """Ends it when the running streams are over; all answers."""
         self.process.terminate()
+        return self.end(timeout_s)
+
+    def end(self, timeout_s=ANSWER_S + 30):
+        """Waits for its end; all answers."""
         if self.process.wait(timeout_s) != 0:
             raise Trouble(f"the load itself failed: {self.process.log()[-2000:]}")
         return self.results()
@@ -448,6 +468,6 @@ def scratch_folder():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 8 or sys.argv[1] != "load":
-        sys.exit("usage: survival.py load HOST PORT PLAN OUT CLIENTS SEED")
-    load_main(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    if len(sys.argv) != 8 or sys.argv[1] not in ("load", "once"):
+        sys.exit("usage: survival.py load|once HOST PORT PLAN OUT CLIENTS SEED")
+    load_main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -7,21 +7,23 @@ What: a group of four ranks under load, on this machine or on two hosts, is hurt
 Why here: this is the promise of the whole; units have tests of their own.
 Must not know: how the group survives.
 
-    test_survival.py FERRY [--faults N] [--seed N] [--hosts 1|2] [--kinds a,b] [--replicas 1,2]
+    test_survival.py FERRY [--faults N] [--seed N] [--hosts 1|2|any] [--kinds a,b] [--replicas 1,2]
                      [--chaos SECONDS] [--clients N] [--flags "..."] [--logs FOLDER] [--json F]
 
-One line per kind: raw numbers, then the limits they were held against; these are multiplied by what
+--hosts any: two where this machine can have them (root, namespaces), else one. One line per kind: raw numbers, then the limits they were held against; these are multiplied by what
 other programs took of the processors (printed). Exit 0: all held, 1: something did not, 2: wrong
 usage, 77: cannot run here (the reason is printed).
 """
 
 import argparse
+import functools
 import json
 import os
 import random
 import shutil
 import statistics
 import sys
+import threading
 import time
 
 sys.dont_write_bytecode = True
@@ -183,6 +185,124 @@ class Faults:
         return getattr(self, kind.replace("-", "_"))()
 
 
+class Chaos:
+    """All kinds mixed, several at a time, until an hour of the clock: every seat, the front door and
+    the link have a thread that hurts them. As many faults at once as the group must bear: on one
+    host two (who is killed is proven gone), on two hosts one."""
+
+    def __init__(self, group, seed, seconds):
+        self.group, self.seed, self.until = group, seed, time.monotonic() + seconds
+        self.n_at_once = 2 if len(group.net.names) == 1 else 1
+        self.budget = threading.Semaphore(self.n_at_once)
+        self.faults, self.troubles, self.lock = [], [], threading.Lock()
+        self.front_lock = threading.Lock()
+
+    def _note(self, kind, seat):
+        fault = Fault(kind, seat, time.monotonic())
+        with self.lock:
+            self.faults.append(fault)
+        return fault
+
+    def _start(self, seat, rng, seconds=90):
+        """A rank that finds nobody who can take it in is started again, as any supervisor would."""
+        end = time.monotonic() + seconds * SLOW
+        while True:
+            since = time.monotonic()
+            members = [s for s in range(self.group.n_ranks) if s != seat]
+            rank = self.group.start_rank(seat, rng.choice(members))
+            try:
+                self.group.await_live(seat, since, seconds * SLOW)
+                return
+            except Trouble as trouble:
+                if rank.running() or time.monotonic() > end:
+                    raise Trouble(f"chaos: seat {seat} did not come back: {trouble}") from None
+                time.sleep(0.2)
+
+    def _hurt_rank(self, seat, rng):
+        group, rank = self.group, self.group.seats[seat]
+        kind = rng.choice(("kill", "kill", "pause", "stop", "drain", "kill-drain", "kill-join"))
+        fault = self._note(kind, seat)
+        if kind in ("pause", "stop"):
+            rank.stop()
+            time.sleep(rng.uniform(0.01, 0.6) if kind == "pause" else rng.uniform(0.6, 5))
+            rank.cont()
+            time.sleep(1.5)
+            if group.watch.find(rank, ["given up"], fault.at):
+                group.await_live(seat, fault.at, 60 * SLOW)
+        elif kind == "drain":
+            rank.terminate()
+            rank.wait(30 * SLOW)
+            self._start(seat, rng)
+        else:
+            if kind == "kill-drain":
+                rank.terminate()
+                time.sleep(rng.uniform(0, 0.3))
+            rank.kill()
+            if kind == "kill-join":
+                group.start_rank(seat, rng.randrange(group.n_ranks))
+                time.sleep(rng.uniform(0, 0.6))
+                group.seats[seat].kill()
+            time.sleep(rng.uniform(0, 0.5))
+            self._start(seat, rng)
+        fault.whole = time.monotonic()
+
+    def _hurt_front(self, rng):
+        group = self.group
+        fault = self._note("front", 0)
+        fault.down = (fault.at, float("inf"))
+        group.seats[0].kill()
+        end = time.monotonic() + 90 * SLOW
+        while True:
+            time.sleep(rng.uniform(0, 1))
+            since = time.monotonic()
+            door = group.start_front(join=rng.randrange(1, group.n_ranks))
+            try:
+                ready = group.await_line(0, ["serving "], since, 90 * SLOW)[0]
+                break
+            except Trouble as trouble:
+                if door.running() or time.monotonic() > end:
+                    raise Trouble(f"chaos: no new front door: {trouble}") from None
+        fault.down, fault.whole = (fault.at, ready), ready
+
+    def _hurt_link(self, rng):
+        names = self.group.net.names
+        fault = self._note("cut", -1)
+        self.group.net.cut(*names)
+        time.sleep(rng.uniform(0.1, 4))
+        self.group.net.heal(*names)
+        time.sleep(3)
+        fault.whole = time.monotonic()
+
+    def _actor(self, name, hurt, n_takes, lowest, highest):
+        rng = random.Random(f"{self.seed}:{name}")
+        while time.monotonic() < self.until and not self.troubles:
+            time.sleep(rng.uniform(lowest, highest))
+            with self.front_lock:  # or two that want both would wait for each other
+                for _ in range(n_takes):
+                    self.budget.acquire()
+            try:
+                if time.monotonic() < self.until:
+                    hurt(rng)
+            except (Trouble, hosts.HostsError) as trouble:
+                with self.lock:
+                    self.troubles.append(str(trouble))
+            finally:
+                self.budget.release(n_takes)
+
+    def run(self):
+        """Returns when time is over and everything is whole again, or with a trouble."""
+        jobs = [(f"seat {s}", functools.partial(self._hurt_rank, s), 1, 0.3, 3)
+                for s in range(1, self.group.n_ranks)]
+        jobs.append(("front", self._hurt_front, self.n_at_once, 20, 40))
+        if len(self.group.net.names) > 1:
+            jobs.append(("link", self._hurt_link, self.n_at_once, 5, 15))
+        threads = [threading.Thread(target=self._actor, args=job) for job in jobs]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+
+
 def longest_pause(results, fault):
     """Of any stream, the part of the longest pause that lies behind the fault (or behind the moment
     from which service was possible again) and began before all was whole again."""
@@ -240,10 +360,10 @@ class Run:
         except (Trouble, hosts.HostsError) as trouble:
             wrong.append(str(trouble))
             results = load.results()
-        if kind == "front" and not wrong:
-            for request in self.plan:  # each of them was perhaps cut; asked again it is the same
-                if survival.ask("127.0.0.1", group.port, request["body"]) != request["want"]:
-                    wrong.append("an answer of the new front door has other bytes")
+        if kind == "front" and not wrong:  # each of them was perhaps cut; asked again it is the same
+            once = survival.Load(group, self.plan, self.logs, self.args.clients, 0, "once").end()
+            wrong += [f"asked again: request {r['request']}: {r['why']}" for r in once
+                      if not r["good"]]
         self._judge(kind, faults, results, wrong)
         return not wrong
 
@@ -279,6 +399,44 @@ class Run:
         for line in wrong:
             print(f"    {line}", flush=True)
 
+    def chaos(self, seconds, seed):
+        """Mixed faults for a while; then one kill of every rank as by the book, to see that the group
+        is what it was."""
+        group = survival.Group(self.args.ferry, self.net, self.logs, 4, self.replicas,
+                               self.args.flags.split())
+        wrong, faults = [], []
+        try:
+            group.start()
+            load = survival.Load(group, self.plan, self.logs, self.args.clients, seed)
+            chaos = Chaos(group, seed, seconds)
+            chaos.run()
+            wrong, faults = chaos.troubles, chaos.faults
+            hurt = Faults(group, random.Random(seed))
+            for _ in range(0 if wrong else 3):
+                faults.append(hurt.kill())
+            results = load.stop()
+        except (Trouble, hosts.HostsError) as trouble:
+            wrong.append(f"chaos: {trouble}")
+            results = []
+        group.close()
+        n_good, bad = judge_answers(results, faults)
+        wrong += bad[:20]
+        if n_good == 0:
+            wrong.append("no request was answered: nothing was tested")
+        by_kind = {k: sum(f.kind == k for f in faults) for k in sorted({f.kind for f in faults})}
+        longest = max((end - begin for r in results for begin, end in r["pauses"]), default=0)
+        self.rows.append({"kind": "chaos", "replicas": self.replicas, "hosts": len(self.net.names),
+                          "faults": len(faults), "kinds": by_kind, "answers": n_good,
+                          "failed": len(bad), "changed": sum("other bytes" in b for b in bad),
+                          "longest_pause_s": round(longest, 2), "wrong": wrong})
+        self.wrong += wrong
+        print(f"chaos      hosts {len(self.net.names)} replicas {self.replicas}: {seconds:.0f} s, "
+              f"{by_kind}, {n_good} answers, {len(bad)} failed, "
+              f"{sum('other bytes' in b for b in bad)} changed; longest pause {longest:.2f} s"
+              f"{' WRONG' if wrong else ''}", flush=True)
+        for line in wrong:
+            print(f"    {line}", flush=True)
+
     def run(self, kinds, count, seed):
         """Every kind on a group of its own when the one before broke it, else on the same."""
         group = None
@@ -303,9 +461,9 @@ def parse():
     """The command line."""
     parser = argparse.ArgumentParser(description="Faults of every kind under load.")
     parser.add_argument("ferry")
-    parser.add_argument("--faults", type=int, default=5, help="of each kind")
+    parser.add_argument("--faults", type=int, default=5, help="of each kind; 0: none")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--hosts", type=int, default=1, choices=(1, 2))
+    parser.add_argument("--hosts", default="1", choices=("1", "2", "any"))
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--replicas", default="1,2")
     parser.add_argument("--chaos", type=float, default=0, help="seconds of mixed faults")
@@ -319,8 +477,6 @@ def parse():
     args.kinds = [k for k in args.kinds.split(",") if k]
     if unknown := [k for k in args.kinds if k not in KINDS]:
         parser.error(f"kinds {unknown}; there are {', '.join(KINDS)}")
-    if args.hosts == 1:
-        args.kinds = [k for k in args.kinds if k != "cut"]
     return args
 
 
@@ -330,19 +486,27 @@ def main():
     if not os.path.exists(os.path.join(survival.DEMO, "model.safetensors")):
         print("survival: skipped: models/demo is not in this checkout")
         return 77
-    if args.hosts == 2 and (why := hosts.reason("tbf")) is not None:
+    why = hosts.reason("tbf") if args.hosts != "1" else None
+    if args.hosts == "2" and why is not None:
         print(f"survival: skipped: {why}")
         return 77
+    two = args.hosts != "1" and why is None
+    if not two:
+        args.kinds = [k for k in args.kinds if k != "cut"]
     logs = args.logs or survival.scratch_folder()
     os.makedirs(logs, exist_ok=True)
-    print(f"survival: seed {args.seed}, {args.faults} faults of each kind", flush=True)
+    print(f"survival: seed {args.seed}, {args.faults} faults of each kind, {args.chaos:.0f} s of chaos"
+          f"{f'; on one host: {why}' if why else ''}", flush=True)
     rows, wrong = [], []
     plan = survival.reference(args.ferry, survival.make_requests(args.seed), logs)
     for replicas in map(int, args.replicas.split(",")):
-        net = survival.Here(logs) if args.hosts == 1 else hosts.Hosts(2, "tbf", 1000, logs=logs)
+        net = hosts.Hosts(2, "tbf", 1000, logs=logs) if two else survival.Here(logs)
         with net:
             run = Run(args, net, plan, replicas, logs)
-            run.run(args.kinds, args.faults, args.seed)
+            if args.faults > 0:
+                run.run(args.kinds, args.faults, args.seed)
+            if args.chaos > 0:
+                run.chaos(args.chaos, args.seed)
         rows += run.rows
         wrong += run.wrong
     if args.json:
