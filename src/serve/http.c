@@ -213,7 +213,7 @@ static void lose(struct http_exchange *x)
     resume(x);
 }
 
-static void off_wire(struct http_exchange *x)
+void http_off_wire(struct http_exchange *x)
 {
     x->connection = NULL;
     x->suspended = false;
@@ -245,6 +245,7 @@ static void connection_add(struct http_server *s, struct MHD_Connection *connect
     if (c == NULL) /* it is closed at its first request */
         return;
     c->server = s;
+    c->mhd = connection;
     c->fd = info != NULL ? info->connect_fd : -1;
     c->waiting_ns = clock_now_ns();
     c->next = s->connections;
@@ -322,7 +323,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     if (x == NULL)
         return;
     *con_cls = NULL;
-    off_wire(x);
+    http_off_wire(x);
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         http_tell_gone(x);
     close_if_over(x);
@@ -489,11 +490,13 @@ static void mhd_panic(void *cls, const char *file, unsigned line, const char *re
 FERRY_PRINTF(2, 0) static void mhd_log(void *cls, const char *format, va_list args)
 {
     char line[256];
+    int status = 0;
 
-    (void)cls;
     (void)vsnprintf(line, sizeof line, format, args);
     line[strcspn(line, "\n")] = 0;
     LOG_DEBUG("http: %s", line);
+    if (sscanf(line, "Error processing request (HTTP response code is %d", &status) == 1)
+        http_library_refuses(cls, status);
 }
 
 static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *err)
@@ -512,7 +515,7 @@ static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *er
     MHD_set_panic_func(mhd_panic, NULL);
     s->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, http_access, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-        MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+        MHD_OPTION_EXTERNAL_LOGGER, mhd_log, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, http_see_uri,
         s, MHD_OPTION_CONNECTION_LIMIT, n, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
         (unsigned)o->max_per_peer, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_POOL_BYTES,

@@ -10,6 +10,8 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
 
 enum {
     FIRST_OUT_BYTES = 512,
@@ -332,4 +334,28 @@ enum MHD_Result http_answer(struct http_exchange *x)
     enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)x->status, response);
     MHD_destroy_response(response);
     return result;
+}
+
+void http_answer_raw(struct http_exchange *x)
+{
+    char head[512], date[40] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+
+    if (gmtime_r(&now, &utc) != NULL)
+        (void)strftime(date, sizeof date, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &utc);
+    int n = snprintf(head, sizeof head,
+                     "HTTP/1.1 %d %s\r\n%sConnection: close\r\nContent-Type: %s\r\n"
+                     "X-Request-Id: %s\r\nX-Content-Type-Options: nosniff\r\n"
+                     "Content-Length: %zu\r\n\r\n",
+                     x->status, MHD_get_reason_phrase_for((unsigned)x->status), date,
+                     x->content_type, x->id, x->out_size);
+    struct iovec parts[] = {{head, (size_t)n}, {x->out, x->out_size}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    /* Less than a kilobyte, behind answers that the kernel has: if it does not fit, then the reader
+     * is in no hurry. */
+    ssize_t sent = sendmsg(x->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    x->sent_bytes = sent > n ? (uint64_t)(sent - n) : 0;
+    x->out_start = x->out_size;
+    (void)shutdown(x->fd, SHUT_WR);
 }

@@ -36,11 +36,14 @@ struct http_connection {
     struct http_server *server;
     struct http_connection *next, *previous;
     struct http_exchange *exchange; /* what is asked or answered on it; NULL: between two */
+    struct MHD_Connection *mhd;
     int fd;
     uint64_t left_ns;    /* the client closed its side; 0: it did not */
     bool busy;           /* its request is complete, the answer is not */
     uint64_t waiting_ns; /* since then for a request, or for the rest of one */
-    size_t uri_bytes;    /* of the request that is being read, with the query, as it was sent */
+    bool reads_head;     /* its request line was read, http_access was not called for it yet */
+    const char *uri;     /* of the request that is being read, with the query, where it came in */
+    size_t uri_bytes;    /* up to a 0 */
     bool odd_uri;        /* with bytes that no address has */
 };
 
@@ -122,6 +125,12 @@ enum MHD_Result http_access(void *cls, struct MHD_Connection *connection, const 
 /* http_request.c: the address as it was sent, before it is taken apart. */
 void *http_see_uri(void *cls, const char *uri, struct MHD_Connection *connection);
 
+/* http_request.c: libmicrohttpd is about to refuse a request with this status, by itself. */
+void http_library_refuses(struct http_server *s, int status);
+
+/* http_answer.c, I/O thread. For an exchange that libmicrohttpd knows nothing of (whole, refused):
+ * writes the answer to its socket, and ends what is sent there. */
+void http_answer_raw(struct http_exchange *x);
 /* http_answer.c, I/O thread. Hands the answer to libmicrohttpd, or suspends until there is one. */
 enum MHD_Result http_answer(struct http_exchange *x);
 void http_tell_gone(struct http_exchange *x);
@@ -136,6 +145,8 @@ struct http_exchange *http_exchange_new(struct http_server *server,
                                         const char *url, size_t spare_bytes);
 struct http_connection *http_connection_of(struct MHD_Connection *connection);
 void http_suspend(struct http_exchange *x);
+/* Takes it off its connection. */
+void http_off_wire(struct http_exchange *x);
 
 /* http.c, any thread: the I/O thread shall look at x, which has just been marked dirty. */
 void http_push_dirty(struct http_exchange *x);

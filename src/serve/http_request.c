@@ -14,6 +14,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 
 static size_t max_body(const struct http_server *s)
 {
@@ -30,9 +31,12 @@ struct headers {
     size_t n, n_bytes, n_lengths, n_encodings;
     const char *length, *encoding, *host, *origin, *authorization, *api_key, *request_id;
     const char *wanted; /* Access-Control-Request-Headers */
+    const char *expect, *coding;
     size_t n_hosts, n_authorizations;
     bool two_line; /* folded, or with a byte that no header may have */
     bool bad_name;
+    const char *next; /* where the next line has to begin; NULL: not known */
+    bool gap;         /* one did not */
 };
 
 /* Names of headers and methods. */
@@ -81,6 +85,8 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
         h->two_line = true;
     if (value == NULL)
         value = "";
+    h->gap |= h->next != NULL && h->next != key;
+    h->next = value + strlen(value) + 2;
     if (!is_token(key))
         h->bad_name = true;
     h->n++;
@@ -107,8 +113,30 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
         h->request_id = value;
     } else if (strcasecmp(key, "Access-Control-Request-Headers") == 0) {
         h->wanted = value;
+    } else if (strcasecmp(key, "Expect") == 0) {
+        h->expect = value;
+    } else if (strcasecmp(key, "Content-Encoding") == 0) {
+        h->coding = value;
     }
     return MHD_YES;
+}
+
+/* libmicrohttpd reads lines as strings of C: what stands behind a 0 is not seen, a line that begins
+ * with one ends the headers, and one without a name is left out. Their bytes lie as they came, with
+ * a 0 for each CR and LF: so line by line there must be nothing between what was seen. Only CR LF
+ * ends a line. */
+static void see_head(struct MHD_Connection *connection, const char *method, const char *version,
+                     struct headers *h)
+{
+    const struct http_connection *c = http_connection_of(connection);
+    const char *uri = method + strlen(method) + 1;
+
+    h->next = version + strlen(version) + 2;
+    (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, h);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    h->gap |= c->uri != uri || uri + c->uri_bytes + 1 != version || info == NULL ||
+              method + info->header_size != h->next + 2;
 }
 
 static void set_id(struct http_exchange *x, const char *given)
@@ -197,12 +225,25 @@ static enum MHD_Result refuse(struct http_exchange *x, int status, const char *c
     return http_answer(x);
 }
 
+/* Behind the last colon; names that have none, or something else there, are not ours to judge. */
+static bool has_good_port(const char *host)
+{
+    const char *port = strrchr(host, ':');
+    size_t n = port != NULL ? strspn(port + 1, "0123456789") : 0;
+
+    if (n == 0 || port[1 + n] != 0)
+        return true;
+    return n <= 5 && strtoul(port + 1, NULL, 10) <= 65535;
+}
+
 static const char *framing_error(const struct headers *h, const char *version)
 {
     bool old = strcmp(version, "HTTP/1.0") == 0;
 
     if (h->two_line)
         return "a header goes on in a second line, or has a line end in it";
+    if (h->gap)
+        return "a line has a 0 byte in it, has no name, or does not end in CR LF";
     if (h->bad_name)
         return "the name of a header has bytes that no name may have";
     if (h->n_encodings > 0 && old)
@@ -220,6 +261,8 @@ static const char *framing_error(const struct headers *h, const char *version)
         return "Content-Length is not a number";
     if (h->n_hosts > 1)
         return "more than one Host";
+    if (h->host != NULL && !has_good_port(h->host))
+        return "the port in Host is none";
     if (h->n_authorizations > 1)
         return "more than one Authorization";
     return NULL;
@@ -302,6 +345,11 @@ static enum MHD_Result check(struct http_exchange *x, const struct headers *h, c
             return refuse(x, 401, "invalid_api_key",
                           "this server needs an API key: Authorization: Bearer KEY");
     }
+    if (h->expect != NULL && strcasecmp(h->expect, "100-continue") != 0)
+        return refuse(x, 417, "expectation_failed", "Expect may say 100-continue, nothing else");
+    if (h->coding != NULL && h->coding[0] != 0 && strcasecmp(h->coding, "identity") != 0)
+        return refuse(x, 415, "unsupported_content_encoding",
+                      "bodies are taken as they are, without Content-Encoding");
     /* At most 20 digits are looked at: longer ones are too much, too. */
     if (h->length != NULL &&
         (strlen(h->length) > 18 || strtoull(h->length, NULL, 10) > max_body(s))) {
@@ -318,6 +366,8 @@ void *http_see_uri(void *cls, const char *uri, struct MHD_Connection *connection
     (void)cls;
     if (c == NULL)
         return NULL;
+    c->reads_head = true;
+    c->uri = uri;
     c->odd_uri = uri == NULL || strstr(uri, "%00") != NULL;
     c->uri_bytes = uri != NULL ? strlen(uri) : 0;
     for (size_t i = 0; i < c->uri_bytes; i++)
@@ -335,7 +385,8 @@ static enum MHD_Result begin(struct http_server *s, struct MHD_Connection *conne
 
     if (http_connection_of(connection) == NULL) /* there was no memory for it: it is closed */
         return MHD_NO;
-    (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &h);
+    http_connection_of(connection)->reads_head = false;
+    see_head(connection, method, version, &h);
     (void)snprintf(cut, sizeof cut, "%s", url);
     if (strlen(method) > LIMIT_HTTP_METHOD)
         method = "?"; /* refused, and logged as that */
@@ -346,6 +397,50 @@ static enum MHD_Result begin(struct http_server *s, struct MHD_Connection *conne
     error_make_printable(x->method); /* it is logged */
     set_id(x, h.request_id);
     return check(x, &h, version);
+}
+
+/* The connection whose headers are complete and nobody's yet: there is never more than one. NULL:
+ * libmicrohttpd was at another place. */
+static struct http_connection *in_headers(const struct http_server *s)
+{
+    for (struct http_connection *c = s->connections; c != NULL; c = c->next) {
+        if (c->reads_head &&
+            MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE) != NULL &&
+            MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_HTTP_STATUS) == NULL)
+            return c;
+    }
+    return NULL;
+}
+
+/* libmicrohttpd 0.9.75 answers a Content-Length that is no number itself, and then goes on as if it
+ * had not: it sends two heads, which a reader may take for two answers. So ours is sent before, and
+ * the way of its own is closed. Over TLS, where we cannot write, the connection just ends. */
+void http_library_refuses(struct http_server *s, int status)
+{
+    struct http_connection *c = in_headers(s);
+    struct headers h = {0};
+
+    if (c == NULL)
+        return;
+    c->reads_head = false;
+    (void)MHD_get_connection_values(c->mhd, MHD_HEADER_KIND, see_header, &h);
+    struct http_exchange *x = http_exchange_new(s, c->mhd, "?", "", 0);
+    const char *wrong = framing_error(&h, "HTTP/1.1");
+    if (x == NULL || s->options.tls_cert != NULL) {
+        (void)shutdown(c->fd, SHUT_RDWR);
+        if (x == NULL)
+            return;
+    }
+    set_id(x, h.request_id);
+    x->refused = true;
+    http_off_wire(x);
+    if (status == 413)
+        http_error(x, status, "body_too_large", NULL, "Content-Length is too large a number");
+    else
+        http_error(x, status, status == 431 ? "headers_too_large" : "bad_request", NULL,
+                   wrong != NULL ? wrong : "the headers are malformed, or too many");
+    if (s->options.tls_cert == NULL)
+        http_answer_raw(x);
 }
 
 /* Takes a piece of the body; more than allowed is refused when the whole request has come in, since

@@ -103,6 +103,11 @@ static void over_tls(void **state)
         ask(&web, GET("/echo") "Origin: https://localhost\r\n\r\n", text, sizeof text, "200 OK"));
     assert_true(
         ask(&web, GET("/echo") "Origin: http://localhost\r\n\r\n", text, sizeof text, "403 "));
+    /* A refusal of libmicrohttpd that would have two heads: nothing is better. */
+    text[0] = 0;
+    assert_false(ask(&web,
+                     "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\nhello",
+                     text, sizeof text, "HTTP/1.1"));
     for (int i = 0; i < 20; i++) { /* who does not speak it at all */
         int fd = web_connect(&web);
         web_say(fd, i % 2 == 0 ? GET("/echo") "\r\n" : "\x16\x03\x01\x02garbage");
