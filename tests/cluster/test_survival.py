@@ -36,7 +36,7 @@ SLOW = 8.0 if os.environ.get("FERRY_TEST_SANITIZE") else 1.0
 DETECT_S = 1.0
 SERVICE_S = {1: 5.0, 2: 2.0}  # by replicas: experts are loaded again, or others hold them
 STOP_S, CUT_S = 5.0, 3.0
-KINDS = ("kill", "stop", "cut", "drain", "kill-drain", "kill-join", "front")
+KINDS = ("kill", "stop", "cut", "drain", "kill-drain", "kill-join", "stop-front", "front")
 LOST = ("suspect", "dead")
 
 
@@ -116,11 +116,28 @@ class Faults:
         time.sleep(max(0, fault.at + seconds - time.monotonic()))
         healed = time.monotonic()
         group.net.heal(group.host(0), group.host(seats[0]))
-        if group.watch.find(group.seats[0], ["this rank (seat 0) was given up"], fault.at):
+
+        def given_up(seat):
+            return group.watch.find(group.seats[seat], [f"this rank (seat {seat}) was given up"],
+                                    fault.at)
+        survival.await_true("one side was given up", lambda: given_up(0) or given_up(seats[0]),
+                            60 * SLOW)
+        if given_up(0):
             seats = [s for s in range(group.n_ranks) if group.host(s) == group.host(0)]
             fault.again_from = healed
         for seat in seats:
             group.await_live(seat, fault.at, 60 * SLOW)
+        return fault
+
+    def stop_front(self):
+        """The front door stands still: the others go on without it; afterwards it joins again, and
+        its answers go on."""
+        fault = Fault("stop-front", 0, time.monotonic())
+        self.group.seats[0].stop()
+        time.sleep(STOP_S)
+        fault.again_from = time.monotonic()
+        self.group.seats[0].cont()
+        self.group.await_live(0, fault.again_from, 60 * SLOW)
         return fault
 
     def drain(self):
