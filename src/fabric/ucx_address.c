@@ -50,23 +50,12 @@ static bool port_is_legal(const char *port)
     return value <= 65535;
 }
 
-/* UCX's TCP takes an IPv4 address for the loopback device, whatever else that has. */
-static bool is_unreachable(const struct sockaddr *address)
-{
-    struct sockaddr_in6 in6;
-
-    if (address->sa_family != AF_INET6)
-        return address->sa_family != AF_INET;
-    memcpy(&in6, address, sizeof in6);
-    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr);
-}
-
 static const struct addrinfo *choose(const struct addrinfo *found, sa_family_t family)
 {
     const struct addrinfo *best = NULL;
 
     for (const struct addrinfo *each = found; each != NULL; each = each->ai_next) {
-        if (each->ai_addrlen > sizeof(struct sockaddr_storage) || is_unreachable(each->ai_addr))
+        if (each->ai_addrlen > sizeof(struct sockaddr_storage))
             continue;
         if (best == NULL || (best->ai_family != family && each->ai_family == family))
             best = each;
@@ -101,10 +90,7 @@ enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text, s
     }
     freeaddrinfo(found);
     if (best == NULL)
-        return FERRY_FAIL(err, FERRY_ERR_ARG,
-                          "address '%.100s': UCX cannot use ::1; use 127.0.0.1, or an address of a "
-                          "network device",
-                          text);
+        return FERRY_FAIL(err, FERRY_ERR_ARG, "address '%.100s': no address of a known kind", text);
     return FERRY_OK;
 }
 

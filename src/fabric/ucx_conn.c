@@ -1,303 +1,28 @@
 /* Connections of the transport `ucx`: hello, control messages, loss, close.
  *
- * Why here: an endpoint of UCX is anonymous and its errors come at any moment. A connection greets
- * with a token that labels all later messages, so that nobody else can speak for the peer, and it
- * outlives its close until UCX has let go of its buffers. It must not know lanes' insides.
+ * Why here, and not UCX's: 1.13.1 ends the process by an assertion when a peer dies at some moments
+ * of its connection handshake. A plain TCP connection is closed by the kernel with the process at
+ * its other end, keeps the order, and lets a stranger say nothing to UCX. It must not know lanes'
+ * insides.
  *
- * Active messages may overtake each other: an endpoint begins on a TCP connection and moves to
- * shared memory in the middle of the traffic (seen with UCX 1.13.1), and rendezvous takes its time.
- * So control messages travel in numbered fragments, one eager active message each, and early ones
- * wait; even the hello may come after them. */
+ * What comes is hostile until the owner has checked it: a hello of one size, then frames of at most
+ * TRANSPORT_CONTROL_MAX bytes. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "fabric/ucx_impl.h"
 
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 static const uint32_t HELLO_MAGIC = 0x78726566; /* "ferx" */
-enum { HELLO_VERSION = 1, PATIENCE_PASSES = 8 };
+enum { HELLO_VERSION = 1, READ_MAX = 1 << 20, OUT_FIRST = 4096 };
 static const uint64_t HELLO_NS = 10000000000u; /* that who connected may take to say hello */
-
-/* ---- sending ---- */
-
-static void send_over(struct ucx_send *send)
-{
-    send->conn->n_sends--;
-    send->conn->queued_bytes -= send->queued_bytes;
-    if (send->in_flight != NULL)
-        (*send->in_flight)--;
-    mem_free(send);
-}
-
-static void on_sent(void *request, ucs_status_t status, void *arg)
-{
-    struct ucx_send *send = arg;
-
-    if (status != UCS_OK && status != UCS_ERR_CANCELED)
-        ucx_conn_fail(send->conn, ucs_status_string(status));
-    send_over(send);
-    ucp_request_free(request);
-}
-
-void ucx_conn_post(struct ucx_send *send, enum ucx_message id, size_t n_header, const void *payload,
-                   size_t n_payload)
-{
-    struct transport_conn *conn = send->conn;
-    ucp_request_param_t param = {
-        .op_attr_mask =
-            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-        .cb.send = on_sent,
-        .user_data = send,
-        /* Never by rendezvous: over TCP that is ucp_put inside, and a connection that breaks in the
-         * middle of one ends the process by an assertion of UCX 1.13.1 (tcp_ep.c, "PUT_TX_WAITING_
-         * ACK"). It would cost a round trip besides. */
-        .flags = UCP_AM_SEND_FLAG_EAGER,
-    };
-
-    if (id == UCX_HELLO) /* which the other side knows by its endpoint */
-        param.flags |= UCP_AM_SEND_FLAG_REPLY;
-    conn->n_sends++;
-    conn->queued_bytes += send->queued_bytes;
-    if (send->in_flight != NULL)
-        (*send->in_flight)++;
-    ucs_status_ptr_t request =
-        ucp_am_send_nbx(conn->ep, id, &send->header, n_header, payload, n_payload, &param);
-    if (UCS_PTR_IS_PTR(request))
-        return;
-    if (UCS_PTR_IS_ERR(request))
-        ucx_conn_fail(conn, ucs_status_string(UCS_PTR_STATUS(request)));
-    send_over(send);
-}
-
-static struct ucx_send *new_send(struct transport_conn *conn, size_t n_payload)
-{
-    struct ucx_send *send = mem_alloc(sizeof *send + n_payload);
-
-    if (send != NULL) {
-        memset(send, 0, sizeof *send);
-        send->conn = conn;
-    }
-    return send;
-}
-
-static void say_hello(struct transport_conn *conn)
-{
-    struct ucx_send *send = new_send(conn, 0);
-
-    if (send == NULL) {
-        ucx_conn_fail(conn, "no memory for a message");
-        return;
-    }
-    send->header.hello = (struct ucx_hello){.magic = HELLO_MAGIC,
-                                            .version = HELLO_VERSION,
-                                            .label = conn->label,
-                                            .host = conn->owner->host};
-    ucx_process_self(&send->header.hello.process);
-    ucx_conn_post(send, UCX_HELLO, sizeof send->header.hello, NULL, 0);
-}
-
-static bool send_fragment(struct transport_conn *conn, const unsigned char *data, size_t n_bytes,
-                          size_t at)
-{
-    size_t n = n_bytes - at < UCX_FRAGMENT_BYTES ? n_bytes - at : UCX_FRAGMENT_BYTES;
-    struct ucx_send *send = new_send(conn, n);
-
-    if (send == NULL)
-        return false;
-    send->queued_bytes = n + sizeof *send;
-    send->header.control = (struct ucx_control){.label = conn->peer,
-                                                .sequence = conn->sequence_out++,
-                                                .n_bytes = (uint32_t)n_bytes,
-                                                .at = (uint32_t)at};
-    if (n > 0)
-        memcpy(send->payload, data + at, n);
-    ucx_conn_post(send, UCX_CONTROL, sizeof send->header.control, send->payload, n);
-    return true;
-}
-
-enum ferry_status ucx_send(struct transport_conn *conn, const void *data, size_t n_bytes)
-{
-    size_t at = 0;
-
-    if (n_bytes > TRANSPORT_CONTROL_MAX)
-        return FERRY_ERR_LIMIT;
-    if (conn->failed)
-        return FERRY_ERR_PEER;
-    if (conn->state != UCX_OPEN || conn->queued_bytes + n_bytes > UCX_QUEUE_BYTES)
-        return FERRY_AGAIN;
-    do {
-        if (!send_fragment(conn, data, n_bytes, at)) {
-            if (at == 0)
-                return FERRY_ERR_NOMEM;
-            ucx_conn_fail(conn, "no memory for the rest of a message");
-        }
-        if (conn->failed)
-            return FERRY_ERR_PEER;
-        at += UCX_FRAGMENT_BYTES;
-    } while (at < n_bytes);
-    return FERRY_OK;
-}
-
-/* ---- receiving ---- */
-
-struct transport_conn *ucx_conn_find(struct transport *transport, const struct ucx_label *label)
-{
-    struct transport_conn *conn = label->slot < UCX_CONNS ? transport->conns[label->slot] : NULL;
-
-    if (conn == NULL || conn->label.token != label->token || conn->said_lost)
-        return NULL;
-    return conn;
-}
-
-static struct transport_conn *find_endpoint(struct transport *transport, ucp_ep_h ep)
-{
-    for (size_t i = 0; i < UCX_CONNS; i++) {
-        if (transport->conns[i] != NULL && transport->conns[i]->ep == ep)
-            return transport->conns[i];
-    }
-    return NULL;
-}
-
-ucs_status_t ucx_on_hello(void *arg, const void *header, size_t n_header, void *data,
-                          size_t n_bytes, const ucp_am_recv_param_t *param)
-{
-    struct transport *transport = arg;
-    struct transport_conn *conn = NULL;
-    struct ucx_hello hello;
-
-    (void)data;
-    (void)n_bytes;
-    if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0)
-        conn = find_endpoint(transport, param->reply_ep);
-    if (conn == NULL || conn->failed)
-        return UCS_OK;
-    if (n_header < sizeof hello) {
-        ucx_conn_fail(conn, "its hello is too short; is it a ferry of this version?");
-        return UCS_OK;
-    }
-    memcpy(&hello, header, sizeof hello);
-    if (hello.magic != HELLO_MAGIC || hello.version != HELLO_VERSION) {
-        ucx_conn_fail(conn, "it speaks another version of the protocol");
-        return UCS_OK;
-    }
-    if (conn->state != UCX_CONNECTING) {
-        ucx_conn_fail(conn, "it says hello twice");
-        return UCS_OK;
-    }
-    conn->state = UCX_OPEN;
-    conn->peer = hello.label;
-    conn->peer_host = hello.host;
-    if (hello.host != 0 && hello.host == transport->host)
-        ucx_watch_open(&conn->watch, &hello.process);
-    conn->say_open = true;
-    return UCS_OK;
-}
-
-/* Puts the next fragment into the message that comes in; what is wrong with it, or NULL. */
-static const char *take_fragment(struct transport_conn *conn, const struct ucx_control *control,
-                                 const void *data, size_t n_bytes)
-{
-    struct ucx_inbox *box = conn->partial;
-
-    if (box == NULL) {
-        box = mem_alloc(sizeof *box + control->n_bytes);
-        if (box == NULL)
-            return "no memory for a control message";
-        *box = (struct ucx_inbox){.n_bytes = control->n_bytes};
-        conn->partial = box;
-    }
-    if (control->n_bytes != box->n_bytes || control->at != box->have ||
-        n_bytes > box->n_bytes - box->have || (n_bytes == 0 && box->n_bytes > 0))
-        return "a control message makes no sense";
-    if (n_bytes > 0)
-        memcpy(box->data + box->have, data, n_bytes);
-    box->have += n_bytes;
-    conn->sequence_in++;
-    if (box->have == box->n_bytes) {
-        if (conn->first == NULL)
-            conn->first = box;
-        else
-            conn->last->next = box;
-        conn->last = box;
-        conn->partial = NULL;
-    }
-    return NULL;
-}
-
-/* Keeps a fragment that came before its turn. */
-static const char *keep_early(struct transport_conn *conn, const struct ucx_control *control,
-                              const void *data, size_t n_bytes)
-{
-    if (conn->n_early == UCX_EARLY_MAX)
-        return "too many control messages came out of order";
-    struct ucx_early *early = mem_alloc(sizeof *early + n_bytes);
-    if (early == NULL)
-        return "no memory for a control message";
-    *early = (struct ucx_early){.next = conn->early, .control = *control, .n_bytes = n_bytes};
-    if (n_bytes > 0)
-        memcpy(early->data, data, n_bytes);
-    conn->early = early;
-    conn->n_early++;
-    return NULL;
-}
-
-/* Takes those early ones whose turn it is now. */
-static const char *take_early(struct transport_conn *conn)
-{
-    struct ucx_early **at = &conn->early;
-    const char *fault = NULL;
-
-    while (*at != NULL && fault == NULL) {
-        struct ucx_early *early = *at;
-        if (early->control.sequence != conn->sequence_in) {
-            at = &early->next;
-            continue;
-        }
-        *at = early->next;
-        conn->n_early--;
-        fault = take_fragment(conn, &early->control, early->data, early->n_bytes);
-        mem_free(early);
-        at = &conn->early;
-    }
-    return fault;
-}
-
-static const char *take_control(struct transport_conn *conn, const struct ucx_control *control,
-                                const void *data, size_t n_bytes)
-{
-    uint32_t ahead = control->sequence - conn->sequence_in;
-
-    if (control->n_bytes > TRANSPORT_CONTROL_MAX || n_bytes > UCX_FRAGMENT_BYTES ||
-        ahead > UCX_EARLY_MAX)
-        return "a control message is too long or out of order";
-    if (ahead > 0)
-        return keep_early(conn, control, data, n_bytes);
-    const char *fault = take_fragment(conn, control, data, n_bytes);
-    return fault != NULL ? fault : take_early(conn);
-}
-
-ucs_status_t ucx_on_control(void *arg, const void *header, size_t n_header, void *data,
-                            size_t n_bytes, const ucp_am_recv_param_t *param)
-{
-    struct ucx_control control;
-
-    if (n_header != sizeof control)
-        return UCS_OK;
-    memcpy(&control, header, sizeof control);
-    struct transport_conn *conn = ucx_conn_find(arg, &control.label);
-    if (conn == NULL)
-        return UCS_OK;
-    const char *fault = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0
-                            ? "a control message came by rendezvous"
-                            : take_control(conn, &control, data, n_bytes);
-    if (fault != NULL)
-        ucx_conn_fail(conn, fault);
-    return UCS_OK;
-}
-
-/* ---- life ---- */
 
 void ucx_conn_fail(struct transport_conn *conn, const char *reason)
 {
@@ -308,46 +33,286 @@ void ucx_conn_fail(struct transport_conn *conn, const char *reason)
     error_make_printable(conn->reason);
 }
 
-static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+struct transport_conn *ucx_conn_find(struct transport *transport, const struct ucx_label *label)
 {
-    (void)ep;
-    ucx_conn_fail(arg, ucs_status_string(status));
+    struct transport_conn *conn = label->slot < UCX_CONNS ? transport->conns[label->slot] : NULL;
+
+    if (conn == NULL || conn->label.token != label->token || conn->failed)
+        return NULL;
+    return conn;
 }
 
-/* A connection without an endpoint; NULL: no memory, or too many. */
-static struct transport_conn *new_conn(struct transport *transport, const char *name, bool incoming)
+/* ---- in ---- */
+
+static void take_hello(struct transport_conn *conn)
 {
+    struct ucx_hello hello;
+
+    memcpy(&hello, conn->head, sizeof hello);
+    conn->head_have = 0;
+    if (hello.magic != HELLO_MAGIC) {
+        ucx_conn_fail(conn, "it is no ferry, or one of another version");
+    } else if (hello.version != HELLO_VERSION) {
+        ucx_conn_fail(conn, "it speaks another version of the protocol");
+    } else if (hello.label.token == conn->label.token) { /* TCP can, when nobody listens */
+        ucx_conn_fail(conn, "the connection leads to itself");
+    } else {
+        conn->state = UCX_OPEN;
+        conn->peer = hello.label;
+        conn->peer_host = hello.host;
+        if (hello.host != 0 && hello.host == conn->owner->host)
+            ucx_watch_open(&conn->watch, &hello.process);
+        conn->say_open = true;
+    }
+}
+
+/* The head of a frame is there. */
+static void begin_message(struct transport_conn *conn)
+{
+    struct ucx_frame frame;
+
+    memcpy(&frame, conn->head, sizeof frame);
+    conn->head_have = 0;
+    if (frame.n_bytes > TRANSPORT_CONTROL_MAX) {
+        ucx_conn_fail(conn, "a control message is too long");
+        return;
+    }
+    conn->partial = mem_alloc(sizeof *conn->partial + frame.n_bytes);
+    if (conn->partial == NULL) {
+        ucx_conn_fail(conn, "no memory for a control message");
+        return;
+    }
+    *conn->partial = (struct ucx_inbox){.n_bytes = frame.n_bytes};
+}
+
+static void end_message(struct transport_conn *conn)
+{
+    if (conn->first == NULL)
+        conn->first = conn->partial;
+    else
+        conn->last->next = conn->partial;
+    conn->last = conn->partial;
+    conn->partial = NULL;
+}
+
+/* Where the next bytes go, and how many are wanted. */
+static unsigned char *next_place(struct transport_conn *conn, size_t *ret_wanted)
+{
+    if (conn->partial != NULL) {
+        *ret_wanted = conn->partial->n_bytes - conn->partial->have;
+        return conn->partial->data + conn->partial->have;
+    }
+    size_t head = conn->state == UCX_OPEN ? sizeof(struct ucx_frame) : sizeof(struct ucx_hello);
+    *ret_wanted = head - conn->head_have;
+    return conn->head + conn->head_have;
+}
+
+/* n bytes have come to next_place; wanted was asked for. */
+static void take_bytes(struct transport_conn *conn, size_t n, size_t wanted)
+{
+    if (conn->partial != NULL)
+        conn->partial->have += n;
+    else
+        conn->head_have += n;
+    if (n < wanted)
+        return;
+    if (conn->partial == NULL) {
+        if (conn->state != UCX_OPEN)
+            take_hello(conn);
+        else
+            begin_message(conn);
+    }
+    if (conn->partial != NULL && conn->partial->have == conn->partial->n_bytes)
+        end_message(conn);
+}
+
+/* Takes what is there, within reason. */
+static void read_in(struct transport_conn *conn)
+{
+    size_t total = 0;
+
+    while (!conn->failed && total < READ_MAX) {
+        size_t wanted;
+        unsigned char *place = next_place(conn, &wanted);
+        ssize_t n = recv(conn->fd, place, wanted, MSG_DONTWAIT);
+        if (n > 0) {
+            take_bytes(conn, (size_t)n, wanted);
+            total += (size_t)n;
+        } else if (n == 0) {
+            ucx_conn_fail(conn, "closed by the other side, which may have died");
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return;
+        } else if (errno != EINTR) {
+            ucx_conn_fail(conn, strerror(errno));
+        }
+    }
+}
+
+/* ---- out ---- */
+
+/* Tells epoll what to wait for. */
+static void watch(struct transport_conn *conn)
+{
+    bool blocked = conn->state == UCX_CONNECTING || conn->out_at < conn->out_size;
+    struct epoll_event event = {.events = EPOLLIN | (blocked ? EPOLLOUT : 0u), .data.ptr = conn};
+
+    if (conn->failed || conn->fd < 0)
+        event.events = 0;
+    if (event.events == conn->watched || conn->fd < 0)
+        return;
+    /* A failed one is taken out: its error would wake for ever. */
+    int op = event.events == 0 ? EPOLL_CTL_DEL : conn->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    if (epoll_ctl(conn->owner->epoll_fd, op, conn->fd, &event) == 0)
+        conn->watched = event.events;
+    else if (op != EPOLL_CTL_DEL)
+        ucx_conn_fail(conn, strerror(errno));
+}
+
+/* The other side is gone. What it said before is still to be read: its reason, maybe. */
+static void break_off(struct transport_conn *conn, int error)
+{
+    read_in(conn);
+    ucx_conn_fail(conn, strerror(error));
+}
+
+/* Gives the kernel what it takes. */
+static void flush_out(struct transport_conn *conn)
+{
+    while (!conn->failed && conn->out_at < conn->out_size) {
+        ssize_t n = send(conn->fd, conn->out + conn->out_at, conn->out_size - conn->out_at,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0)
+            conn->out_at += (size_t)n;
+        else if (n < 0 && errno == EINTR)
+            continue;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        else
+            break_off(conn, errno);
+    }
+    if (conn->out_at == conn->out_size)
+        conn->out_at = conn->out_size = 0;
+}
+
+/* Room for n more bytes behind what waits; false: no memory. */
+static bool reserve_out(struct transport_conn *conn, size_t n)
+{
+    if (conn->out_at > 0) {
+        memmove(conn->out, conn->out + conn->out_at, conn->out_size - conn->out_at);
+        conn->out_size -= conn->out_at;
+        conn->out_at = 0;
+    }
+    return mem_reserve(&conn->out, conn->out_size, &conn->out_capacity, n, OUT_FIRST);
+}
+
+static void push_out(struct transport_conn *conn, const void *data, size_t n)
+{
+    if (n > 0)
+        memcpy(conn->out + conn->out_size, data, n);
+    conn->out_size += n;
+}
+
+enum ferry_status ucx_send(struct transport_conn *conn, const void *data, size_t n_bytes)
+{
+    const struct ucx_frame frame = {.n_bytes = (uint32_t)n_bytes};
+    size_t queued = conn->out_size - conn->out_at;
+
+    if (n_bytes > TRANSPORT_CONTROL_MAX)
+        return FERRY_ERR_LIMIT;
+    if (conn->failed)
+        return FERRY_ERR_PEER;
+    if (conn->state != UCX_OPEN || queued + sizeof frame + n_bytes > UCX_QUEUE_BYTES)
+        return FERRY_AGAIN;
+    if (!reserve_out(conn, sizeof frame + n_bytes))
+        return FERRY_ERR_NOMEM;
+    push_out(conn, &frame, sizeof frame);
+    push_out(conn, data, n_bytes);
+    if (queued == 0)
+        flush_out(conn);
+    watch(conn);
+    return conn->failed ? FERRY_ERR_PEER : FERRY_OK;
+}
+
+static void say_hello(struct transport_conn *conn)
+{
+    struct ucx_hello hello = {.magic = HELLO_MAGIC,
+                              .version = HELLO_VERSION,
+                              .label = conn->label,
+                              .host = conn->owner->host};
+
+    ucx_process_self(&hello.process);
+    if (!reserve_out(conn, sizeof hello)) {
+        ucx_conn_fail(conn, "no memory for a hello");
+        return;
+    }
+    push_out(conn, &hello, sizeof hello);
+    flush_out(conn);
+}
+
+/* An own connect has come to an end. */
+static void finish_connect(struct transport_conn *conn)
+{
+    int error = 0;
+    socklen_t n = sizeof error;
+
+    if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0)
+        error = errno;
+    if (error != 0) {
+        ucx_conn_fail(conn, strerror(error));
+        return;
+    }
+    conn->state = UCX_GREETING;
+    say_hello(conn);
+}
+
+void ucx_conn_move(struct transport_conn *conn, uint32_t events)
+{
+    if (conn->state == UCX_CONNECTING && (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) != 0)
+        finish_connect(conn);
+    if (!conn->failed && conn->state != UCX_CONNECTING) {
+        if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0)
+            read_in(conn);
+        if ((events & EPOLLOUT) != 0)
+            flush_out(conn);
+    }
+    watch(conn);
+}
+
+/* ---- life ---- */
+
+/* A connection over fd, which it takes; NULL: no memory, or too many (fd is closed). */
+static struct transport_conn *new_conn(struct transport *transport, int fd, const char *name,
+                                       bool incoming)
+{
+    const int one = 1, tries = 2, patience_ms = 10000;
     uint32_t slot = 0;
 
     while (slot < UCX_CONNS && transport->conns[slot] != NULL)
         slot++;
     struct transport_conn *conn = slot < UCX_CONNS ? mem_zero(sizeof *conn) : NULL;
-    if (conn == NULL)
+    if (conn == NULL) {
+        if (fd >= 0)
+            (void)close(fd);
         return NULL;
+    }
     conn->owner = transport;
+    conn->fd = fd;
     conn->incoming = incoming;
     conn->since_ns = clock_now_ns();
     conn->watch.fd = -1;
+    conn->lanes.rings.fd = conn->lanes.mirror.fd = -1;
     conn->label = (struct ucx_label){.token = ucx_random(), .slot = slot};
     (void)snprintf(conn->name, sizeof conn->name, "%s", name);
     transport->conns[slot] = conn;
-    return conn;
-}
-
-/* params: where to, or the request; the rest is the same for both. */
-static void open_endpoint(struct transport_conn *conn, ucp_ep_params_t *params)
-{
-    params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-    params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    params->err_handler.cb = on_error;
-    params->err_handler.arg = conn;
-    ucs_status_t status = ucp_ep_create(conn->owner->worker, params, &conn->ep);
-    if (status != UCS_OK) {
-        conn->ep = NULL;
-        ucx_conn_fail(conn, ucs_status_string(status));
-        return;
+    if (fd >= 0) { /* none of these is worth an error */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof one);
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof one);
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms);
     }
-    say_hello(conn);
+    return conn;
 }
 
 enum ferry_status ucx_connect(struct transport *transport, const char *address,
@@ -358,36 +323,48 @@ enum ferry_status ucx_connect(struct transport *transport, const char *address,
 
     if (st != FERRY_OK)
         return st;
-    struct transport_conn *conn = new_conn(transport, address, false);
+    int fd = socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int error = fd < 0 ? errno : 0;
+    struct transport_conn *conn = new_conn(transport, fd, address, false);
     if (conn == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM,
                           "ucx: no memory for a connection to %s, or %d are open", address,
-                          UCX_CONNS);
-    ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
-        .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
-        .sockaddr = {.addr = (struct sockaddr *)&to.storage, .addrlen = to.n_bytes},
-    };
-    open_endpoint(conn, &params);
+                          (int)UCX_CONNS);
+    if (error == 0 && connect(fd, (struct sockaddr *)&to.storage, to.n_bytes) != 0 &&
+        errno != EINPROGRESS)
+        error = errno;
+    if (error != 0)
+        ucx_conn_fail(conn, strerror(error));
+    watch(conn); /* also when it is through at once: EPOLLOUT says so */
     *ret_conn = conn;
     return FERRY_OK;
 }
 
-void ucx_conn_accept(struct transport *transport, ucp_conn_request_h request)
+bool ucx_conn_accept(struct transport *transport)
 {
-    ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
-    char name[TRANSPORT_ADDRESS_MAX] = "a stranger";
+    struct sockaddr_storage from;
+    char name[TRANSPORT_ADDRESS_MAX];
 
-    if (ucp_conn_request_query(request, &attr) == UCS_OK)
-        ucx_address_format(&attr.client_address, name);
-    struct transport_conn *conn = new_conn(transport, name, true);
-    if (conn == NULL) {
-        (void)ucp_listener_reject(transport->listener, request);
-        return;
+    for (;;) {
+        socklen_t n = sizeof from;
+        int fd = accept4(transport->listen_fd, (struct sockaddr *)&from, &n,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
+            continue;
+        if (fd < 0)
+            return errno == EAGAIN || errno == EWOULDBLOCK;
+        if (ucx_conn_strangers(transport) >= UCX_STRANGERS) {
+            (void)close(fd);
+            continue;
+        }
+        ucx_address_format(&from, name);
+        struct transport_conn *conn = new_conn(transport, fd, name, true);
+        if (conn == NULL)
+            continue;
+        conn->state = UCX_GREETING;
+        say_hello(conn);
+        watch(conn);
     }
-    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST,
-                              .conn_request = request};
-    open_endpoint(conn, &params);
 }
 
 static void free_inbox(struct ucx_inbox *box)
@@ -399,30 +376,18 @@ static void free_inbox(struct ucx_inbox *box)
     }
 }
 
-static void free_early(struct ucx_early *early)
-{
-    while (early != NULL) {
-        struct ucx_early *next = early->next;
-        mem_free(early);
-        early = next;
-    }
-}
-
 void ucx_close(struct transport_conn *conn, bool keep_lanes)
 {
     struct transport *transport = conn->owner;
-    const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
-                                       .flags = UCP_EP_CLOSE_FLAG_FORCE};
 
     transport->conns[conn->label.slot] = NULL;
     conn->failed = true; /* nothing is sent or said any more */
+    watch(conn);
     ucx_lanes_close(conn, keep_lanes);
-    if (conn->ep != NULL) {
-        ucs_status_ptr_t request = ucp_ep_close_nbx(conn->ep, &param);
-        if (UCS_PTR_IS_PTR(request))
-            ucp_request_free(request); /* UCX frees it when it is done */
-        conn->ep = NULL;
-    }
+    ucx_endpoint_close(conn);
+    if (conn->fd >= 0)
+        (void)close(conn->fd);
+    conn->fd = -1;
     conn->next = transport->closed;
     transport->closed = conn;
     ucx_conn_reap(transport, false);
@@ -443,27 +408,30 @@ void ucx_conn_reap(struct transport *transport, bool all)
         ucx_watch_close(&conn->watch);
         free_inbox(conn->first);
         free_inbox(conn->partial);
-        free_early(conn->early);
+        mem_free(conn->out);
         mem_free(conn);
     }
 }
 
-bool ucx_conn_strangers(const struct transport *transport)
+static bool is_stranger(const struct transport_conn *conn)
 {
-    for (size_t i = 0; i < UCX_CONNS; i++) {
-        const struct transport_conn *conn = transport->conns[i];
-        if (conn != NULL && conn->incoming && conn->state == UCX_CONNECTING)
-            return true;
-    }
-    return false;
+    return conn != NULL && conn->incoming && conn->state != UCX_OPEN;
+}
+
+size_t ucx_conn_strangers(const struct transport *transport)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < UCX_CONNS; i++)
+        n += is_stranger(transport->conns[i]);
+    return n;
 }
 
 void ucx_conn_expire(struct transport *transport, uint64_t now_ns)
 {
     for (size_t i = 0; i < UCX_CONNS; i++) {
         struct transport_conn *conn = transport->conns[i];
-        if (conn != NULL && conn->incoming && conn->state == UCX_CONNECTING &&
-            now_ns - conn->since_ns > HELLO_NS)
+        if (is_stranger(conn) && now_ns - conn->since_ns > HELLO_NS)
             ucx_close(conn, false);
     }
 }
@@ -489,26 +457,25 @@ static void deliver_control(struct transport_conn *conn)
     mem_free(box);
 }
 
-/* A loss waits until UCX has nothing more to give: what the peer sent before its end still lies in
- * memory, while the word of its end comes by another way. But not for long. */
-static size_t deliver_lost(struct transport_conn *conn, bool idle)
+static size_t deliver_lost(struct transport_conn *conn)
 {
     const struct transport_events *events = &conn->owner->events;
     char reason[sizeof conn->reason];
 
-    if (!conn->failed || conn->said_lost || (!idle && conn->passes++ < PATIENCE_PASSES))
+    if (!conn->failed || conn->said_lost)
         return 0;
-    if (conn->incoming && conn->state == UCX_CONNECTING) { /* nobody has heard of it */
+    if (is_stranger(conn)) { /* nobody has heard of it */
         ucx_close(conn, false);
         return 0;
     }
+    watch(conn);
     conn->said_lost = true;
     memcpy(reason, conn->reason, sizeof reason);
     events->lost(events->arg, conn, reason);
     return 1;
 }
 
-size_t ucx_conn_deliver(struct transport *transport, bool idle)
+size_t ucx_conn_deliver(struct transport *transport)
 {
     const struct transport_events *events = &transport->events;
     size_t n = 0;
@@ -523,12 +490,12 @@ size_t ucx_conn_deliver(struct transport *transport, bool idle)
             (conn->incoming ? events->accepted : events->connected)(events->arg, conn);
             n++;
         }
-        while (is_there(transport, &label) && conn->state == UCX_OPEN && conn->first != NULL) {
+        while (is_there(transport, &label) && conn->first != NULL) {
             deliver_control(conn);
             n++;
         }
         if (is_there(transport, &label))
-            n += deliver_lost(conn, idle);
+            n += deliver_lost(conn);
     }
     return n;
 }

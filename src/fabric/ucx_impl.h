@@ -1,14 +1,14 @@
 /* Inside of the transport `ucx`: what its files share. No other file includes it.
  *
- * Why here: UCX carries control messages and wakes us; lanes inside a host are plain memory that
- * UCX maps, and across hosts ranges of a ring travel as active messages. ucx.c has the worker and
- * the poll loop, ucx_conn.c connections and control messages, ucx_lane.c offers and lanes,
- * ucx_ship.c the lanes that travel, ucx_memory.c shared memory and its quarantine, ucx_process.c
- * who a process is, ucx_address.c "host:port".
+ * Why here: processes talk over one TCP connection each, which is how they know of each other's
+ * death; lanes inside a host are memory that both map, and between hosts ranges of a ring travel as
+ * UCX's active messages. ucx.c has the listener and the poll loop, ucx_conn.c connections and
+ * control messages, ucx_lane.c offers and lanes, ucx_memory.c shared memory, ucx_worker.c what is
+ * UCX's, ucx_ship.c the lanes that travel, ucx_process.c who a process is, ucx_address.c
+ * "host:port".
  *
- * Threads: everything belongs to the fabric's thread, except what says "engine". Callbacks of UCX
- * only note what happened; events reach the owner after UCX has returned, so that an event may
- * close any connection. */
+ * Threads: everything belongs to the fabric's thread, except what says "engine". Nothing is
+ * reported to the owner from inside a callback: events may close any connection. */
 #ifndef FABRIC_UCX_IMPL_H
 #define FABRIC_UCX_IMPL_H
 
@@ -25,11 +25,12 @@
 
 enum {
     UCX_CONNS = 4 * LIMIT_SEATS, /* at once; more are refused */
-    UCX_QUEUE_BYTES = 1 << 20,   /* of control messages that UCX has not sent yet, per connection */
-    UCX_FRAGMENT_BYTES = 4096,   /* of a control message per active message: one eager fragment */
-    UCX_IN_FLIGHT = 4,           /* ranges of one lane that UCX has not sent yet */
-    UCX_RANGES = 256,            /* ranges of one lane that have come before their turn */
-    UCX_EARLY_MAX = 256,         /* fragments of control messages that have, per connection */
+    UCX_STRANGERS = LIMIT_SEATS, /* of them, those that have connected and said nothing yet */
+    UCX_QUEUE_BYTES =
+        1 << 20,           /* of control messages that the kernel has not taken, per connection */
+    UCX_IN_FLIGHT = 4,     /* ranges of one lane that UCX has not sent yet */
+    UCX_RANGES = 256,      /* ranges of one lane that have come before their turn */
+    UCX_WORKER_MAX = 2048, /* bytes of a worker's address (100 to 240 in use) */
 };
 
 /* ---- ucx_address.c ---- */
@@ -39,8 +40,8 @@ struct ucx_address {
     socklen_t n_bytes;
 };
 
-/* "host:port" or "[v6]:port", names too: of several addresses the first of the family, if it has
- * one (AF_UNSPEC: any). FERRY_ERR_ARG; also for ::1, which UCX does not reach. */
+/* "host:port" or "[v6]:port", names too: of several addresses the first of the family, if there is
+ * one (AF_UNSPEC: any). FERRY_ERR_ARG. */
 enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text, sa_family_t family,
                                     struct ferry_error *err) FERRY_MUST_CHECK;
 /* Numeric; a wildcard is replaced by an address of this host that others may reach. */
@@ -137,31 +138,35 @@ uint64_t ucx_random(void);
 
 /* ---- connections ---- */
 
-/* Active messages, by their id. */
-enum ucx_message { UCX_HELLO, UCX_CONTROL, UCX_DATA, UCX_CREDIT, UCX_N_MESSAGES };
-
-/* What every message but a hello begins with: the receiver's connection, and proof of being at its
- * other end: the token was told only to that peer. */
+/* The receiver's connection, and proof of being at its other end: only that peer was told. */
 struct ucx_label {
     uint64_t token;
     uint32_t slot;
     uint32_t zero;
 };
 
+/* The first thing that both sides say. Little endian, as all that follows. */
 struct ucx_hello {
     uint32_t magic, version;
-    struct ucx_label label; /* for messages to who sends this */
+    struct ucx_label label; /* for active messages to who sends this */
     uint64_t host;          /* ucx_host_id, 0: shares no memory */
     struct ucx_process process;
 };
 
-struct ucx_control {
-    struct ucx_label label;
-    uint32_t sequence; /* of the fragment */
-    uint32_t n_bytes;  /* of the whole message */
-    uint32_t at;       /* of this fragment in it */
-    uint32_t zero;
+/* Before each control message. */
+struct ucx_frame {
+    uint32_t n_bytes;
 };
+
+/* A control message that has come. */
+struct ucx_inbox {
+    struct ucx_inbox *next;
+    size_t n_bytes, have;
+    unsigned char data[];
+};
+
+/* Active messages of UCX, by their id. */
+enum ucx_message { UCX_DATA, UCX_CREDIT, UCX_N_MESSAGES };
 
 /* A range of a lane's ring; the payload lies at `from`. Positions as in lane.h. */
 struct ucx_data {
@@ -181,30 +186,11 @@ struct ucx_credit {
 /* One active message on its way out. */
 struct ucx_send {
     struct transport_conn *conn;
-    size_t queued_bytes; /* counted in conn->queued_bytes */
     unsigned *in_flight; /* of a lane; or NULL */
     union {
-        struct ucx_hello hello;
-        struct ucx_control control;
         struct ucx_data data;
         struct ucx_credit credit;
     } header;
-    unsigned char payload[];
-};
-
-/* A control message that comes in. */
-struct ucx_inbox {
-    struct ucx_inbox *next;
-    size_t n_bytes, have;
-    unsigned char data[];
-};
-
-/* A fragment that came before its turn. */
-struct ucx_early {
-    struct ucx_early *next;
-    struct ucx_control control;
-    size_t n_bytes;
-    unsigned char data[];
 };
 
 /* A range of a ring that has come. */
@@ -256,48 +242,45 @@ struct ucx_lanes {
 };
 
 enum ucx_state {
-    UCX_CONNECTING, /* no hello from the peer yet */
+    UCX_CONNECTING, /* an own connect is not through */
+    UCX_GREETING,   /* no hello from the peer yet */
     UCX_OPEN,
 };
 
 struct transport_conn {
     struct transport *owner;
     struct transport_conn *next; /* of those that were closed and still wait for UCX */
-    ucp_ep_h ep;
-    struct ucx_label label; /* for messages from the peer */
-    struct ucx_label peer;  /* for messages to it */
-    uint64_t peer_host;     /* as it says */
-    struct ucx_watch watch; /* its process; judges only inside a host */
-    uint64_t since_ns;
+    int fd;
+    uint32_t watched; /* of epoll */
     enum ucx_state state;
     bool incoming;
     bool say_open; /* accepted or connected is due */
     bool failed;   /* lost is due, or was said */
     bool said_lost;
-    unsigned passes;  /* of poll since it failed */
-    unsigned n_sends; /* active messages that UCX still holds */
-    size_t queued_bytes;
-    uint32_t sequence_out, sequence_in;
+    struct ucx_label label; /* for active messages from the peer */
+    struct ucx_label peer;  /* for those to it */
+    uint64_t peer_host;     /* as it says */
+    struct ucx_watch watch; /* its process; judges only inside a host */
+    uint64_t since_ns;
+    /* Out: what the kernel has not taken yet. */
+    char *out;
+    size_t out_at, out_size, out_capacity;
+    /* In: a hello or a frame's head, then its message. */
+    unsigned char head[sizeof(struct ucx_hello)];
+    size_t head_have;
     struct ucx_inbox *partial, *first, *last;
-    struct ucx_early *early;
-    size_t n_early;
+    /* Lanes. */
+    ucp_ep_h ep;      /* NULL: none travels */
+    unsigned n_sends; /* active messages that UCX still holds */
     struct ucx_lanes lanes;
     char name[TRANSPORT_ADDRESS_MAX];
     char reason[200];
 };
 
-/* A connection request that waits for the end of the callback. */
-struct ucx_request {
-    struct ucx_request *next;
-    ucp_conn_request_h handle;
-};
-
 struct transport {
     struct transport_events events;
-    ucp_context_h context;
-    ucp_worker_h worker;
-    ucp_listener_h listener;
-    int worker_fd, wake_fd;
+    int listen_fd, wake_fd, epoll_fd;
+    bool listens; /* the listener is watched: not for a while after it ran out of descriptors */
     sa_family_t family; /* of the listener */
     bool no_share;      /* this process maps nobody's memory and nobody maps its */
     uint64_t host;
@@ -305,7 +288,8 @@ struct transport {
     bool ring_bell;    /* something landed, the engine is told at the end of the pass */
     _Atomic bool woken, asleep;
     struct ucx_memory bell;
-    struct ucx_request *requests;
+    ucp_context_h context; /* NULL: no lane travels yet */
+    ucp_worker_h worker;
     struct transport_conn *conns[UCX_CONNS];
     struct transport_conn *closed;
     struct ucx_quarantined *quarantine;
@@ -321,30 +305,45 @@ void ucx_nudge(struct transport *transport);
 
 enum ferry_status ucx_connect(struct transport *transport, const char *address,
                               struct transport_conn **ret_conn, struct ferry_error *err);
-void ucx_conn_accept(struct transport *transport, ucp_conn_request_h request);
+/* Takes those who connect. False: out of descriptors or memory, try later. */
+bool ucx_conn_accept(struct transport *transport);
+/* Moves bytes; events: of epoll. */
+void ucx_conn_move(struct transport_conn *conn, uint32_t events);
 enum ferry_status ucx_send(struct transport_conn *conn, const void *data, size_t n_bytes);
 void ucx_close(struct transport_conn *conn, bool keep_lanes);
 /* Frees those closed ones that UCX has let go; all: without asking, the worker is gone. */
 void ucx_conn_reap(struct transport *transport, bool all);
-/* Runs the events that are due and returns their number. idle: UCX had nothing more. */
-size_t ucx_conn_deliver(struct transport *transport, bool idle);
+/* Runs the events that are due and returns their number. */
+size_t ucx_conn_deliver(struct transport *transport);
 /* Drops who connected and has not said hello in time. */
 void ucx_conn_expire(struct transport *transport, uint64_t now_ns);
-/* Whether anybody has connected and said nothing yet. */
-bool ucx_conn_strangers(const struct transport *transport);
-
+/* Those that have connected and said nothing yet. */
+size_t ucx_conn_strangers(const struct transport *transport);
 /* The connection broke; `lost` will be said. reason is copied. */
 void ucx_conn_fail(struct transport_conn *conn, const char *reason);
-/* Sends header (n_header bytes, in send->header) and payload. Takes send. */
-void ucx_conn_post(struct ucx_send *send, enum ucx_message id, size_t n_header, const void *payload,
-                   size_t n_payload);
-/* The open connection that a message's label names, or NULL. */
+/* The connection that an active message's label names, or NULL. */
 struct transport_conn *ucx_conn_find(struct transport *transport, const struct ucx_label *label);
 
-ucs_status_t ucx_on_hello(void *arg, const void *header, size_t n_header, void *data,
-                          size_t n_bytes, const ucp_am_recv_param_t *param);
-ucs_status_t ucx_on_control(void *arg, const void *header, size_t n_header, void *data,
-                            size_t n_bytes, const ucp_am_recv_param_t *param);
+/* ---- ucx_worker.c ---- */
+
+/* Starts UCX when it was not yet, and writes the worker's address. FERRY_ERR_NOMEM, FERRY_ERR_IO.
+ */
+enum ferry_status ucx_worker_address(struct transport *transport,
+                                     unsigned char ret_address[UCX_WORKER_MAX], size_t *ret_bytes,
+                                     struct ferry_error *err) FERRY_MUST_CHECK;
+/* Lets UCX work until it has nothing more to do. */
+void ucx_worker_progress(struct transport *transport);
+/* False: there is something to do; otherwise the epoll descriptor wakes when there is. */
+bool ucx_worker_may_sleep(struct transport *transport);
+void ucx_worker_destroy(struct transport *transport);
+/* The road to a peer's worker. address is hostile. FERRY_ERR_PEER. */
+enum ferry_status ucx_endpoint_open(struct transport_conn *conn, const unsigned char *address,
+                                    size_t n_bytes, struct ferry_error *err) FERRY_MUST_CHECK;
+void ucx_endpoint_close(struct transport_conn *conn);
+/* Sends header (n_header bytes, in send->header) and payload, which stays until it is sent. Takes
+ * send. */
+void ucx_endpoint_post(struct ucx_send *send, enum ucx_message id, size_t n_header,
+                       const void *payload, size_t n_payload);
 
 /* ---- ucx_lane.c ---- */
 

@@ -1,8 +1,8 @@
 /* Lanes of the transport `ucx`: offers, the choice of the road, and what becomes of the memory.
  *
- * Why here: inside a host the sender stores into the receiver's ring, which UCX has mapped;
- * otherwise both sides have a ring of their own and ranges travel (ucx_ship.c). Each sender chooses
- * by whether it can map what it was offered. It must not know what is in a ring. */
+ * Why here: inside a host the sender stores into the receiver's ring, which it has mapped;
+ * otherwise both sides have a ring of their own and ranges travel by UCX (ucx_ship.c). It must not
+ * know what is in a ring. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/size.h"
@@ -16,7 +16,9 @@ static const uint64_t OFFER_MAGIC = 0x3178637566666f66u;
 struct offer {
     uint64_t magic;
     uint64_t ring_bytes[LANE_N_CHANNELS];
-    struct ucx_key rings, bell;
+    struct ucx_key rings, bell;           /* inside a host */
+    uint64_t n_worker;                    /* 0: inside a host */
+    unsigned char worker[UCX_WORKER_MAX]; /* UCX's address */
 };
 _Static_assert(sizeof(struct offer) <= TRANSPORT_OFFER_MAX, "an offer fits");
 
@@ -69,6 +71,13 @@ enum ferry_status ucx_offer(struct transport_conn *conn, const struct transport_
     if (st != FERRY_OK)
         return st;
     (void)snprintf(what, sizeof what, "lanes to %s", conn->name);
+    size_t n_worker = 0;
+    if (!same_host(conn)) {
+        st = ucx_worker_address(transport, offer.worker, &n_worker, err);
+        if (st != FERRY_OK)
+            return st;
+        offer.n_worker = n_worker;
+    }
     st = same_host(conn) ? ucx_memory_share(&own->rings, own->n_bytes, what, err)
                          : ucx_memory_own(&own->rings, own->n_bytes, what, err);
     if (st != FERRY_OK)
@@ -92,17 +101,41 @@ enum ferry_status ucx_offer(struct transport_conn *conn, const struct transport_
 /* ---- accept ---- */
 
 /* Maps the peer's rings and bell: both or none. */
-static bool map_peer(struct transport_conn *conn, const struct offer *offer)
+static enum ferry_status map_peer(struct transport_conn *conn, const struct offer *offer,
+                                  struct ferry_error *err)
 {
     struct ucx_lanes *own = &conn->lanes;
 
-    if (!same_host(conn) || !ucx_window_open(&own->window, &offer->rings, own->n_bytes))
-        return false;
-    if (!ucx_window_open(&own->bell, &offer->bell, sizeof(struct lane_bell))) {
-        ucx_window_close(&own->window, false);
-        return false;
+    if (ucx_window_open(&own->window, &offer->rings, own->n_bytes) &&
+        ucx_window_open(&own->bell, &offer->bell, sizeof(struct lane_bell)))
+        return FERRY_OK;
+    ucx_window_close(&own->window, false);
+    return FERRY_FAIL(
+        err, FERRY_ERR_FORMAT,
+        "lanes of %s: its memory cannot be mapped (did it die, or is it another user's? "
+        "FERRY_FABRIC_NO_SHM=1 goes without)",
+        conn->name);
+}
+
+/* A ring of the own that travels to the peer's. */
+static enum ferry_status open_road(struct transport_conn *conn, const struct offer *offer,
+                                   struct ferry_error *err)
+{
+    struct ucx_lanes *own = &conn->lanes;
+
+    if (offer->n_worker == 0 || offer->n_worker > UCX_WORKER_MAX)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "lanes of %s: no address of UCX in its offer",
+                          conn->name);
+    enum ferry_status st = ucx_memory_own(&own->mirror, own->n_bytes, "lanes", err);
+    if (st == FERRY_OK)
+        st = ucx_endpoint_open(conn, offer->worker, (size_t)offer->n_worker, err);
+    if (st != FERRY_OK) {
+        ucx_memory_fini(&own->mirror);
+        return st;
     }
-    return true;
+    for (size_t i = 0; i < LANE_N_CHANNELS; i++)
+        lane_shared_init(lane_in(own, own->mirror.region->data, i));
+    return FERRY_OK;
 }
 
 static void open_ends(struct transport_conn *conn)
@@ -150,13 +183,10 @@ enum ferry_status ucx_accept(struct transport_conn *conn, const void *offer_byte
                 err, FERRY_ERR_FORMAT, "lanes of %s: its rings have %llu bytes, the own ones %zu",
                 conn->name, (unsigned long long)offer.ring_bytes[i], own->ring_bytes[i]);
     }
-    if (!map_peer(conn, &offer)) {
-        enum ferry_status st = ucx_memory_own(&own->mirror, own->n_bytes, "lanes", err);
-        if (st != FERRY_OK)
-            return st;
-        for (size_t i = 0; i < LANE_N_CHANNELS; i++)
-            lane_shared_init(lane_in(own, own->mirror.region->data, i));
-    }
+    enum ferry_status st =
+        same_host(conn) ? map_peer(conn, &offer, err) : open_road(conn, &offer, err);
+    if (st != FERRY_OK)
+        return st;
     open_ends(conn);
     own->accepted = true;
     return FERRY_OK;

@@ -111,8 +111,8 @@ static void ship_out(struct transport_conn *conn, uint32_t channel)
         data->label = conn->peer;
         data->channel = channel;
         out->sent = data->next;
-        ucx_conn_post(send, UCX_DATA, sizeof *data,
-                      out->shared->ring + (data->from & (out->ring_bytes - 1)), n_bytes);
+        ucx_endpoint_post(send, UCX_DATA, sizeof *data,
+                          out->shared->ring + (data->from & (out->ring_bytes - 1)), n_bytes);
     }
 }
 
@@ -132,7 +132,7 @@ static void send_credit(struct transport_conn *conn, uint32_t channel, uint64_t 
         (struct ucx_credit){.label = conn->peer, .tail = released, .channel = channel};
     atomic_store(&in->credited, released);
     in->told_ns = now_ns;
-    ucx_conn_post(send, UCX_CREDIT, sizeof send->header.credit, NULL, 0);
+    ucx_endpoint_post(send, UCX_CREDIT, sizeof send->header.credit, NULL, 0);
 }
 
 void ucx_ship(struct transport *transport)
@@ -252,7 +252,7 @@ ucs_status_t ucx_on_data(void *arg, const void *header, size_t n_header, void *d
         return UCS_OK;
     memcpy(&said, header, sizeof said);
     struct transport_conn *conn = ucx_conn_find(arg, &said.label);
-    if (conn == NULL || conn->failed)
+    if (conn == NULL)
         return UCS_OK;
     if (said.channel >= LANE_N_CHANNELS || !conn->lanes.offered ||
         (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
@@ -277,7 +277,7 @@ ucs_status_t ucx_on_credit(void *arg, const void *header, size_t n_header, void 
         return UCS_OK;
     memcpy(&said, header, sizeof said);
     struct transport_conn *conn = ucx_conn_find(arg, &said.label);
-    if (conn == NULL || conn->failed)
+    if (conn == NULL)
         return UCS_OK;
     struct ucx_outlet *out =
         said.channel < LANE_N_CHANNELS && conn->lanes.accepted && conn->lanes.window.region == NULL

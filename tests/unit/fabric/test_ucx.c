@@ -15,6 +15,14 @@ int main(void)
     };
 
     int n_failed = transport_contract_run(&setup);
+    const struct contract_setup six = {
+        .ops = &transport_ucx,
+        .listen = {"[::1]:0", "[::1]:0", "[::1]:0"},
+        .nowhere = "[::1]:1",
+        .n_messages = 1000,
+    };
+    (void)printf("now over IPv6\n");
+    n_failed += transport_contract_run(&six);
     (void)setenv("FERRY_FABRIC_NO_SHM", "1", 1);
     (void)printf("now over TCP\n");
     return n_failed + transport_contract_run(&setup);

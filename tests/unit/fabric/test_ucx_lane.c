@@ -63,29 +63,61 @@ static void exchange(struct both *both)
     assert_int_equal(both->out->n_bad + both->in->n_bad, 0);
 }
 
-static void each_side_chooses_by_what_it_can_map(void **state)
+static void lanes_are_mapped_inside_a_host_and_travel_otherwise(void **state)
 {
     (void)state;
-    for (int broken = 0; broken < 4; broken++) { /* bit per side: its offer cannot be mapped */
+    for (int apart = 0; apart < 2; apart++) {
         struct offers offers;
         struct both both;
         open_bare(&both);
+        if (apart != 0) /* what a hello from another host would say */
+            both.out->conn->peer_host = both.in->conn->peer_host = 77;
         make_offers(&both, &offers);
-        for (size_t i = 0; i < 2; i++) {
-            if ((broken >> i & 1) != 0) /* the nonce of the rings' key, behind magic and sizes */
-                memset(offers.bytes[i] + 24, 0, 8);
-        }
         assert_int_equal(transport_ucx.link(both.out->conn), LINK_UNKNOWN);
         assert_null(transport_ucx.lane(both.out->conn, LANE_REPLY, LANE_SEND));
         assert_int_equal(take_offer(&both, 0, &offers), FERRY_OK);
         assert_int_equal(take_offer(&both, 1, &offers), FERRY_OK);
-        assert_int_equal(transport_ucx.link(both.out->conn),
-                         (broken & 2) != 0 ? LINK_TCP : LINK_SHM);
-        assert_int_equal(transport_ucx.link(both.in->conn),
-                         (broken & 1) != 0 ? LINK_TCP : LINK_SHM);
+        assert_int_equal(transport_ucx.link(both.out->conn), apart != 0 ? LINK_TCP : LINK_SHM);
+        assert_int_equal(transport_ucx.link(both.in->conn), apart != 0 ? LINK_TCP : LINK_SHM);
         exchange(&both);
+        assert_int_equal(both.near.transport->worker != NULL, apart); /* UCX starts when it must */
         both_close(&both);
     }
+}
+
+/* One side takes the other for a process of its host, the other does not: said, not guessed. */
+static void sides_that_do_not_agree_on_the_road_are_told(void **state)
+{
+    struct offers offers;
+    struct both both;
+
+    (void)state;
+    open_bare(&both);
+    both.out->conn->peer_host = 77;
+    make_offers(&both, &offers);
+    assert_int_equal(take_offer(&both, 0, &offers), FERRY_ERR_FORMAT);
+    assert_int_equal(take_offer(&both, 1, &offers), FERRY_ERR_FORMAT);
+    both_close(&both);
+
+    open_bare(&both);
+    make_offers(&both, &offers);
+    memset(offers.bytes[1] + 24, 0, 8); /* the nonce of the rings: they cannot be mapped */
+    assert_int_equal(take_offer(&both, 0, &offers), FERRY_ERR_FORMAT);
+    both_close(&both);
+}
+
+/* The owner of an offer dies before it is taken. */
+static void an_offer_of_the_dead_is_refused(void **state)
+{
+    struct offers offers;
+    struct both both;
+
+    (void)state;
+    open_bare(&both);
+    make_offers(&both, &offers);
+    side_close(&both.far);
+    assert_int_equal(take_offer(&both, 0, &offers), FERRY_ERR_FORMAT);
+    side_close(&both.near);
 }
 
 static void steps_out_of_order_are_refused(void **state)
@@ -190,7 +222,9 @@ static void quarantine_ends_when_the_peer_lets_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_side_chooses_by_what_it_can_map),
+        cmocka_unit_test(lanes_are_mapped_inside_a_host_and_travel_otherwise),
+        cmocka_unit_test(sides_that_do_not_agree_on_the_road_are_told),
+        cmocka_unit_test(an_offer_of_the_dead_is_refused),
         cmocka_unit_test(steps_out_of_order_are_refused),
         cmocka_unit_test(a_lack_of_memory_leaves_all_as_it_was),
         cmocka_unit_test(quarantine_ends_when_the_peer_lets_go),

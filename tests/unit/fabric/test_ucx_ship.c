@@ -12,13 +12,15 @@ enum { RING = PEER_RING, A = LANE_ALIGN };
 static void post(struct transport_conn *conn, enum ucx_message id, const void *header,
                  size_t n_header, size_t n_payload)
 {
-    struct ucx_send *send = mem_zero(sizeof *send + n_payload);
+    static unsigned char payload[4 * A];
+    struct ucx_send *send = mem_zero(sizeof *send);
 
     assert_non_null(send);
+    assert_true(n_payload <= sizeof payload);
     send->conn = conn;
     memcpy(&send->header, header, n_header);
-    memset(send->payload, 0x7e, n_payload);
-    ucx_conn_post(send, id, n_header, send->payload, n_payload);
+    memset(payload, 0x7e, sizeof payload);
+    ucx_endpoint_post(send, id, n_header, payload, n_payload);
 }
 
 static void post_data(struct transport_conn *conn, uint64_t from, uint64_t next, size_t n_bytes,
@@ -165,6 +167,31 @@ static void credits_for_what_was_not_sent_are_the_end(void **state)
     }
 }
 
+/* Labels name connections; nobody can guess them. */
+static void messages_with_a_wrong_label_are_nobodys(void **state)
+{
+    struct both both;
+
+    (void)state;
+    both_open(&both);
+    struct transport_conn *conn = both.out->conn;
+    for (int i = 0; i < 4; i++) {
+        struct ucx_data data = {.label = conn->peer, .next = A, .whole = 1};
+        if (i == 0)
+            data.label.token ^= 1;
+        if (i == 1 || i == 2)
+            data.label.slot = i == 1 ? UINT32_MAX : conn->peer.slot + 1;
+        post(conn, UCX_DATA, &data, sizeof data - (i == 3), A);
+        post(conn, UCX_CREDIT, &data, sizeof(struct ucx_credit) - (i == 3), 0);
+    }
+    settle(&both);
+    assert_int_equal(head_of(both.in, LANE_REQUEST), 0);
+    assert_false(both.in->lost);
+    post_data(conn, 0, A, A, 0, true);
+    BOTH_WAIT(&both, head_of(both.in, LANE_REQUEST) == A);
+    both_close(&both);
+}
+
 /* An engine that takes and releases everything: credits reach the sender before it could starve,
  * and much fewer than messages. */
 static void credits_come_in_time_and_not_for_every_message(void **state)
@@ -211,6 +238,7 @@ int main(void)
         cmocka_unit_test(ranges_that_nobody_may_send_are_the_end),
         cmocka_unit_test(ranges_that_come_twice_are_the_end),
         cmocka_unit_test(a_flood_of_early_ranges_is_the_end),
+        cmocka_unit_test(messages_with_a_wrong_label_are_nobodys),
         cmocka_unit_test(credits_for_what_was_not_sent_are_the_end),
         cmocka_unit_test(credits_come_in_time_and_not_for_every_message),
     };

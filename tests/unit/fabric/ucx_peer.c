@@ -129,8 +129,8 @@ static void on_control(void *arg, struct transport_conn *conn, const void *data,
 
     assert_non_null(link);
     assert_false(link->lost);
-    assert_true(n_bytes > 0);
-    if (bytes[0] == OFFER) {
+    assert_true(n_bytes > 0 || side->empty_is_legal);
+    if (n_bytes > 0 && bytes[0] == OFFER) {
         enum ferry_status st = transport_ucx.accept(conn, bytes + 1, n_bytes - 1, &err);
         if (st != FERRY_OK && st != FERRY_ERR_PEER)
             fail_msg("accept: %s", err.msg);

@@ -35,8 +35,9 @@ struct side {
     struct lane_bell *bell;
     char address[TRANSPORT_ADDRESS_MAX];
     struct link links[PEER_LINKS];
-    bool bare; /* no lanes are offered */
-    bool echo; /* control messages go back */
+    bool bare;           /* no lanes are offered */
+    bool empty_is_legal; /* of control messages */
+    bool echo;           /* control messages go back */
     size_t ring_bytes;
 };
 
