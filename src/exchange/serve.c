@@ -116,10 +116,13 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
         uint32_t seen = fabric_rings(f);
         /* Between here and the commit nothing may take new lanes into use. */
         *ret_incarnation = fabric_lanes(f, seat);
-        enum ferry_status st = impl_is_live(x, seat)
+        /* Sums are owed to whoever asked, silent for a moment or not, as long as its lanes are
+         * there: it may see this rank live all the time and wait. But nobody waits for its room. */
+        bool is_live = impl_is_live(x, seat);
+        enum ferry_status st = is_live || channel == LANE_REPLY
                                    ? fabric_reserve(f, seat, channel, n_bytes, ret_data)
                                    : FERRY_ERR_PEER;
-        if (st == FERRY_OK)
+        if (st == FERRY_OK || (st == FERRY_AGAIN && !is_live))
             return st;
         if (st != FERRY_AGAIN)
             return FERRY_FAIL(err, st, "exchange: seat %d cannot take %zu bytes", seat, n_bytes);
@@ -181,7 +184,8 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
     return true;
 }
 
-/* Adds the waiting requests of b->layer, seats in turn. */
+/* Adds the waiting requests of b->layer, seats in turn. Whoever is silent waits: its requests stay
+ * until it is heard again, or its lanes are gone. */
 static void add_requests(struct exchange *x, struct batch *b)
 {
     int n_seats = (int)fabric_n_seats(x->options.fabric);
@@ -189,7 +193,7 @@ static void add_requests(struct exchange *x, struct batch *b)
     for (int s = 0; s < n_seats; s++) {
         int seat = (x->next_seat + s) % n_seats;
         const struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
-        size_t first = inbox->first, n = inbox->n;
+        size_t first = inbox->first, n = impl_is_live(x, seat) ? inbox->n : 0;
         for (size_t i = 0; i < n; i++) {
             size_t place = (first + i) % INBOX_MAX;
             if (inbox->done[place] || inbox->messages[place].header.layer != b->layer)
@@ -207,8 +211,10 @@ static size_t waiting_layer(const struct exchange *x)
     int n_seats = (int)fabric_n_seats(x->options.fabric);
 
     for (int s = 0; s < n_seats; s++) {
-        const struct inbox *inbox = &x->inboxes[(x->next_seat + s) % n_seats][LANE_REQUEST];
-        for (size_t i = 0; i < inbox->n; i++) {
+        int seat = (x->next_seat + s) % n_seats;
+        const struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
+        size_t n = impl_is_live(x, seat) ? inbox->n : 0;
+        for (size_t i = 0; i < n; i++) {
             size_t place = (inbox->first + i) % INBOX_MAX;
             if (!inbox->done[place])
                 return inbox->messages[place].header.layer;
@@ -263,9 +269,11 @@ static void answer(struct exchange *x, const struct batch *b, size_t i, bool ref
     }
     if (st == FERRY_OK)
         fabric_commit(x->options.fabric, a->seat, LANE_REPLY, &header);
-    else
-        LOG_DEBUG("exchange: sums for seat %d are dropped: %s", a->seat, err.msg);
-    x->ledger.served += refuse ? 0 : header.n_pairs;
+    else if (st != FERRY_ERR_PEER) {
+        LOG_DEBUG("exchange: sums for seat %d wait: %s", a->seat, ferry_status_text(st));
+        return; /* the request stays, and is computed again when there is room */
+    }
+    x->ledger.served += st == FERRY_OK && !refuse ? header.n_pairs : 0;
     serve_done(x, &x->inboxes[a->seat][LANE_REQUEST], a->place);
 }
 

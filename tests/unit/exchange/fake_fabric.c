@@ -26,6 +26,7 @@ struct fabric {
     struct fake_group *group;
     int seat;
     uint32_t rings;
+    uint64_t suspects; /* bit per seat */
     struct fake_lane in[LIMIT_SEATS][LANE_N_CHANNELS];
     uint32_t incarnations[LIMIT_SEATS]; /* adopted */
     struct block *open[LIMIT_SEATS][LANE_N_CHANNELS];
@@ -119,6 +120,17 @@ void fake_revive(struct fake_group *group, int seat)
     (void)pthread_mutex_unlock(&group->mutex);
 }
 
+void fake_suspect(struct fake_group *group, int viewer, int seat, bool suspect)
+{
+    uint64_t bit = UINT64_C(1) << seat;
+    struct fabric *end = &group->ends[viewer];
+
+    (void)pthread_mutex_lock(&group->mutex);
+    end->suspects = suspect ? end->suspects | bit : end->suspects & ~bit;
+    ring_all(group);
+    (void)pthread_mutex_unlock(&group->mutex);
+}
+
 void fake_on_commit(struct fake_group *group, fake_commit_fn *fn, void *arg)
 {
     group->on_commit = fn;
@@ -171,7 +183,7 @@ uint32_t fabric_epoch(const struct fabric *fabric)
 uint64_t fabric_live(const struct fabric *fabric)
 {
     struct fake_group *g = lock(fabric);
-    uint64_t live = g->live;
+    uint64_t live = g->live & ~fabric->suspects;
 
     unlock(g);
     return live;

@@ -18,6 +18,9 @@ struct fabric *fake_end(struct fake_group *group, int seat);
 void fake_kill(struct fake_group *group, int seat);
 /* It is live again, as a new incarnation with empty lanes. */
 void fake_revive(struct fake_group *group, int seat);
+/* Whether `viewer` takes a seat for silent, which nobody else does: it is not live there, its lanes
+ * stay. Any thread. */
+void fake_suspect(struct fake_group *group, int viewer, int seat, bool suspect);
 /* Called with the group unlocked at every commit, before the message is seen: return false to lose
  * the message. */
 typedef bool fake_commit_fn(void *arg, int from, int to, enum lane_channel channel,

@@ -114,12 +114,73 @@ static void a_holder_that_comes_back_is_asked_again(void **state)
     }
 }
 
+struct doubt {
+    struct crew *crew;
+    size_t at;
+    atomic_size_t n_asked;
+    atomic_bool doubts, over;
+};
+
+/* Rank 1 takes rank 0 for silent at the moment at which it is asked by it, for a while. */
+static bool suspect_who_asks(void *arg, int from, int to, enum lane_channel channel,
+                             struct lane_header *header, unsigned char *payload)
+{
+    struct doubt *d = arg;
+
+    (void)payload;
+    if (from == 0 && to == 1 && channel == LANE_REQUEST && header->n_pairs > 0 &&
+        atomic_fetch_add(&d->n_asked, 1) % d->at == 0) {
+        fake_suspect(d->crew->group, 1, 0, true);
+        atomic_store(&d->doubts, true);
+    }
+    return true;
+}
+
+static void *trust_again(void *arg)
+{
+    struct doubt *d = arg;
+
+    while (!atomic_load(&d->over)) {
+        (void)usleep(1000);
+        if (!atomic_exchange(&d->doubts, false))
+            continue;
+        (void)usleep(4000);
+        fake_suspect(d->crew->group, 1, 0, false);
+    }
+    return NULL;
+}
+
+/* A holder that doubts an origin for a moment owes it its sums all the same: the origin, which sees
+ * the holder live all the time, would wait for them until its deadline. */
+static void a_doubt_loses_no_sums(void **state)
+{
+    (void)state;
+    for (size_t at = 1; at < 5; at++) {
+        struct crew c = {.n = 3, .n_rounds = 6, .seed = at, .placement = placed(3, 1, at)};
+        struct doubt d = {.crew = &c, .at = at};
+        pthread_t thread;
+
+        c.tokens[0] = 9;
+        c.tokens[2] = at % 2 == 0 ? 4 : 0;
+        crew_start(&c, at == 4 ? NARROW : WIDE);
+        fake_on_commit(c.group, suspect_who_asks, &d);
+        assert_int_equal(pthread_create(&thread, NULL, trust_again, &d), 0);
+        crew_run(&c);
+        atomic_store(&d.over, true);
+        (void)pthread_join(thread, NULL);
+        assert_true(atomic_load(&d.n_asked) > 0);
+        assert_int_equal(atomic_load(&c.n_failed), 0);
+        crew_end(&c, true);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_bits_of_one),
         cmocka_unit_test(a_death_changes_nothing),
         cmocka_unit_test(a_holder_that_comes_back_is_asked_again),
+        cmocka_unit_test(a_doubt_loses_no_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
