@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -160,11 +161,29 @@ def load_main(mode, host, port, plan_path, out_path, n_clients, seed):
             if not good:
                 time.sleep(0.1)
 
+    def look():
+        """Writes down how many answers other ranks compute: were they ever there to be lost?"""
+        while not ends.wait(0.3):
+            try:
+                link = http.client.HTTPConnection(host, port, timeout=5)
+                link.request("GET", "/metrics")
+                text = link.getresponse().read().decode()
+                link.close()
+            except (OSError, http.client.HTTPException):
+                continue
+            found = re.search(r"^ferry_requests_away ([0-9.]+)", text, re.M)
+            with lock:
+                out.write(json.dumps({"away": float(found[1]) if found else 0}) + "\n")
+
+    looker = threading.Thread(target=look)
+    looker.start()
     threads = [threading.Thread(target=client, args=(n,)) for n in range(int(n_clients))]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
+    ends.set()
+    looker.join()
     out.close()
 
 
@@ -393,12 +412,21 @@ class Load:
                             self.out_path, clients, seed], name="load")
 
     def results(self):
-        """All answers so far."""
+        """All answers so far; self.away: the most that other ranks computed at once."""
         try:
             with open(self.out_path, encoding="utf-8") as f:
-                return [json.loads(line) for line in f if line.endswith("\n")]
+                lines = [json.loads(line) for line in f if line.endswith("\n")]
         except FileNotFoundError:
-            return []
+            lines = []
+        self.away = max((line["away"] for line in lines if "away" in line), default=0)
+        return [line for line in lines if "request" in line]
+
+    def await_answer(self, timeout_s):
+        """Waits until another request was answered as it must be."""
+        def count():
+            return sum(r["good"] for r in self.results())
+        before = count()
+        await_true("another good answer", lambda: count() > before, timeout_s)
 
     def stop(self, timeout_s=ANSWER_S + 30):
         """Ends it when the running streams are over; all answers."""

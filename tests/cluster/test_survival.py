@@ -10,8 +10,9 @@ Must not know: how the group survives.
     test_survival.py FERRY [--faults N] [--seed N] [--hosts 1|2|any] [--kinds a,b] [--replicas 1,2]
                      [--chaos SECONDS] [--clients N] [--flags "..."] [--logs FOLDER] [--json F]
 
---hosts any: two where this machine can have them (root, namespaces), else one. One line per kind: raw numbers, then the limits they were held against; these are multiplied by what
-other programs took of the processors (printed). Exit 0: all held, 1: something did not, 2: wrong
+--hosts any: two where this machine can have them (root, namespaces), else one. One line per kind: raw
+numbers, then the limits they were held against; these are multiplied by what other programs took of
+the processors (printed). Exit 0: all held, 1: something did not, 2: wrong
 usage, 77: cannot run here (the reason is printed).
 """
 
@@ -360,7 +361,8 @@ class Run:
         processor = survival.Processor()
         try:
             for i in range(count):
-                time.sleep(rng.uniform(0.2, 1.5))
+                load.await_answer(survival.ANSWER_S * SLOW)
+                time.sleep(rng.uniform(0, 1.5))
                 fault = hurt.any(kind)
                 fault.whole = time.monotonic()
                 fault.factor = processor.factor()
@@ -381,6 +383,8 @@ class Run:
             once = survival.Load(group, self.plan, self.logs, self.args.clients, 0, "once").end()
             wrong += [f"asked again: request {r['request']}: {r['why']}" for r in once
                       if not r["good"]]
+        if count > 0 and load.away == 0:
+            wrong.append("no answer was ever computed by another rank: none could be lost")
         self._judge(kind, faults, results, wrong)
         return not wrong
 
