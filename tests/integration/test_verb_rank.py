@@ -3,6 +3,7 @@
 
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -112,6 +113,49 @@ class Rank(cli.Case):
         self.assertEqual(done.code, 1)
         self.assertLess(time.time() - start, 60)
         self.assertRegex(done.err, r"127\.0\.0\.1:\d+")
+
+    def said(self, process, words, timeout=60):
+        """Waits until a process has printed all words in one line on stderr."""
+        until, rest = time.time() + timeout, getattr(process, "rest", b"")
+        while time.time() < until:
+            while b"\n" in rest:
+                line, rest = rest.split(b"\n", 1)
+                process.rest = rest
+                if all(w in line.decode(errors="replace") for w in words):
+                    return
+            if select.select([process.stderr], [], [], 0.2)[0]:
+                data = os.read(process.stderr.fileno(), 65536)  # readline would hide lines from select
+                if not data:
+                    break
+                rest += data
+        raise AssertionError(f"it did not say {words}; what is left: {rest!r}")
+
+    def test_leaving_and_coming_back(self):
+        """A rank that was stopped for long is given up and becomes live again; one that is told to
+        leave ends when the others have taken over, and its place and address can be had again."""
+        model = self.demo()
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+        self.start("serve", model, "--port", 0, "--threads", 1, "--ranks", 3, "--listen",
+                   addresses[0])
+
+        def join(seat):
+            rank = self.join(model, addresses[0], "--seat", seat, "--listen", addresses[seat])
+            self.said(rank, [f"seat {seat} of 3 is live at {addresses[seat]}"])
+            return rank
+        one, two = join(1), join(2)
+        one.send_signal(signal.SIGSTOP)
+        self.said(two, ["seat 1 is dead"])
+        one.send_signal(signal.SIGCONT)
+        self.said(one, ["given up and joins again"])
+        self.said(one, ["is live again"])
+        one.send_signal(signal.SIGTERM)
+        self.assertEqual(one.wait(timeout=20), 0)
+        self.said(two, ["seat 1 is empty, was draining"])
+        one = join(1)
+        one.kill()
+        one.wait()
+        self.said(two, ["seat 1 is dead"])
+        join(1)  # at the address that a killed rank had a moment ago
 
     def test_usage(self):
         done = cli.ferry("rank", cli.model("olmoe"))
