@@ -167,7 +167,7 @@ static void make_command(struct command *c, const struct shared_options *o,
     *c = (struct command){0};
     (void)snprintf(c->threads, sizeof c->threads, "%d", device_threads(model_device(model)));
     (void)snprintf(c->chunk, sizeof c->chunk, "%zu", step);
-    (void)snprintf(c->context, sizeof c->context, "%zu", max_size(step, o->context));
+    (void)snprintf(c->context, sizeof c->context, "%zu", o->context);
     (void)snprintf(c->replicas, sizeof c->replicas, "%zu", max_size(o->group.n_replicas, 1));
     add(c, "ferry", NULL);
     add(c, "rank", NULL);
@@ -175,7 +175,8 @@ static void make_command(struct command *c, const struct shared_options *o,
     add(c, "--join", address);
     add(c, "--threads", c->threads);
     add(c, "--prefill-chunk", c->chunk);
-    add(c, "--context", c->context);
+    if (o->context > 0) /* else the same default as here */
+        add(c, "--context", c->context);
     add(c, "--kv", dtype_name(o->kv));
     add(c, "--cpu-level", cpu_level_name(o->level));
     add(c, "--combine", o->combine_bf16 ? "bf16" : "f32");

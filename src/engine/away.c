@@ -3,11 +3,13 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* A choice of another rank, computed here. */
@@ -22,7 +24,8 @@ struct guest {
     size_t n_ids;              /* that have come */
     size_t n_all;              /* of the answer with its prompt, so far */
     struct request *request;   /* NULL: not all ids are here */
-    bool ended;                /* whoever asked does not want it, or is told already */
+    atomic_bool ended;         /* whoever asked does not want it, or is told already: a flag, no
+                                  data; read by the owner, set by both threads */
     struct guest *next;
 };
 
@@ -41,13 +44,16 @@ struct host {
 };
 
 enum { GUESTS_MAX = 4096 };
+static const uint64_t CHECK_NS = UINT64_C(1000000000); /* without a token */
 
 struct away {
     struct scheduler *scheduler;
     struct fabric *fabric;
     struct away_hello own;
     uint64_t next_id;                   /* owner's */
+    atomic_bool warned;                 /* of a message that no rank may send */
     uint32_t epoch;                     /* that was followed; owner's */
+    uint64_t live;                      /* the same */
     uint32_t incarnations[LIMIT_SEATS]; /* of the members then; 0: not live. Owner's */
 
     pthread_mutex_t mutex; /* guards what follows; taken with no other lock but the scheduler's
@@ -149,13 +155,17 @@ static void on_event(void *arg, struct request *request, const struct request_ev
             m.token.logprobs = *event->tokens[i].logprobs;
             m.token.has_logprobs = 1;
         }
-        if (!g->ended && post(p, g->seat, &m) != FERRY_OK) {
-            g->ended = true; /* it is lost, or as good as: it takes nothing */
+        if (!atomic_load(&g->ended) && post(p, g->seat, &m) != FERRY_OK) {
+            atomic_store(&g->ended, true); /* it is lost, or as good as: it takes nothing */
             request_cancel(request);
         }
     }
-    if (event->kind == REQUEST_EVENT_FINISH && event->finish == REQUEST_FINISH_ERROR && !g->ended) {
-        g->ended = true;
+    /* The front door knows when an answer is at its end; one that ends here before that, because of
+     * an error or of a smaller context, goes on elsewhere. */
+    bool is_short =
+        event->finish == REQUEST_FINISH_LENGTH && g->n_all < g->start.n_ids + g->start.max_tokens;
+    if (event->kind == REQUEST_EVENT_FINISH &&
+        (event->finish == REQUEST_FINISH_ERROR || is_short) && !atomic_exchange(&g->ended, true)) {
         tell_failed(p, g);
     }
     if (event->kind != REQUEST_EVENT_DONE)
@@ -265,7 +275,7 @@ static void start_guest(struct away *p, int seat, uint32_t incarnation,
 /* Whoever asked does not want it any more; the mutex is held. */
 static void end_guest(struct away *p, struct guest *g)
 {
-    g->ended = true;
+    atomic_store(&g->ended, true);
     if (g->request != NULL) {
         request_cancel(g->request); /* DONE frees it */
         return;
@@ -303,11 +313,12 @@ void away_message(struct away *away, int seat, uint32_t incarnation, const void 
     bool wakes = false;
 
     if (away_wire_read(&m, data, n_bytes, &err) != FERRY_OK) {
-        LOG_WARNING("away: seat %d sent what no rank may send: %s", seat, err.msg);
+        if (!atomic_exchange(&p->warned, true)) /* once: it may go on for ever */
+            LOG_WARNING("away: seat %d sent what no rank may send: %s", seat, err.msg);
         return;
     }
     (void)pthread_mutex_lock(&p->mutex);
-    g = m.type == AWAY_MORE || m.type == AWAY_CANCEL || m.type == AWAY_HOLD
+    g = m.type == AWAY_MORE || m.type == AWAY_CANCEL || m.type == AWAY_HOLD || m.type == AWAY_CHECK
             ? find_guest(p, seat, incarnation, m.id)
             : NULL;
     switch (m.type) {
@@ -336,6 +347,10 @@ void away_message(struct away *away, int seat, uint32_t incarnation, const void 
         if (g != NULL && g->request != NULL)
             request_hold(g->request, m.hold);
         break;
+    case AWAY_CHECK:
+        if (g == NULL || atomic_load(&g->ended))
+            (void)post(p, seat, &(struct away_message){.type = AWAY_FAILED, .id = m.id});
+        break;
     case AWAY_TYPES:
         break;
     }
@@ -348,11 +363,13 @@ void away_follow(struct away *away)
 {
     struct away *p = away;
     uint32_t epoch = fabric_epoch(p->fabric);
+    uint64_t live = fabric_live(p->fabric);
     struct fabric_view view;
 
-    if (epoch == p->epoch)
+    if (epoch == p->epoch && live == p->live)
         return;
     p->epoch = epoch;
+    p->live = live;
     fabric_view(p->fabric, &view);
     for (int s = 0; s < LIMIT_SEATS; s++) {
         /* One that drains computes what it has; its answers are called back. */
@@ -446,6 +463,7 @@ bool away_send(struct away *away, struct choice *choice, int seat)
     choice->away_incarnation = p->incarnations[seat];
     choice->away_id = m.id;
     choice->away_held = false;
+    choice->away_heard_ns = clock_now_ns();
     p->hosts[seat].n_away++;
     return true;
 }
@@ -465,6 +483,15 @@ void away_hold(struct away *away, struct choice *choice, bool hold)
 
     if (choice->away_held != hold && post(away, choice->away_seat, &m) == FERRY_OK)
         choice->away_held = hold;
+}
+
+void away_check(struct away *away, struct choice *choice, uint64_t now_ns)
+{
+    if (now_ns - choice->away_heard_ns < CHECK_NS)
+        return;
+    choice->away_heard_ns = now_ns;
+    (void)post(away, choice->away_seat,
+               &(struct away_message){.type = AWAY_CHECK, .id = choice->away_id});
 }
 
 bool away_is_lost(struct away *away, const struct choice *choice)

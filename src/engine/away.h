@@ -43,6 +43,9 @@ bool away_send(struct away *away, struct choice *choice, int seat);
 void away_cancel(struct away *away, struct choice *choice);
 /* Tells its host about its reader when that has changed. */
 void away_hold(struct away *away, struct choice *choice, bool hold);
+/* Asks its host about a choice of which nothing was heard for a second: a message may have been
+ * lost with a connection. Held ones too: the answer is cheap. */
+void away_check(struct away *away, struct choice *choice, uint64_t now_ns);
 /* Whether its host will never send another token. */
 bool away_is_lost(struct away *away, const struct choice *choice);
 

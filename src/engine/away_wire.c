@@ -30,6 +30,7 @@ static size_t body_bytes(enum away_type type)
         return sizeof(uint32_t);
     case AWAY_FAILED:
     case AWAY_CANCEL:
+    case AWAY_CHECK:
     case AWAY_TYPES:
         break;
     }
@@ -102,6 +103,7 @@ enum ferry_status away_wire_read(struct away_message *ret, const void *data, siz
         break;
     case AWAY_FAILED:
     case AWAY_CANCEL:
+    case AWAY_CHECK:
     case AWAY_TYPES:
         break;
     }

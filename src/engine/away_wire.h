@@ -21,6 +21,7 @@ enum away_type {
     AWAY_FAILED, /* it cannot be computed there */
     AWAY_CANCEL, /* forget it */
     AWAY_HOLD,   /* its reader does not keep up, or does again */
+    AWAY_CHECK,  /* nothing has come for a while: FAILED is the answer when it is not there */
     AWAY_TYPES,
 };
 

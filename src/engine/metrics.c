@@ -71,6 +71,8 @@ static const struct entry ENTRIES[] = {
     LABELLED(finished_cancelled, "ferry_answers_finished_total", FINISHED_HELP, "reason",
              "cancelled"),
     LABELLED(finished_error, "ferry_answers_finished_total", FINISHED_HELP, "reason", "error"),
+    COUNTER(sent_away, "ferry_answers_sent_away_total",
+            "Answers, or their continuations, that were sent to other ranks."),
     COUNTER(preemptions, "ferry_preemptions_total",
             "Answers that lost their KV pages to others and were computed again."),
     COUNTER(prefix_queried_tokens, "ferry_prefix_cache_queried_tokens_total",

@@ -17,7 +17,7 @@ struct engine_metrics {
         *prompt_tokens_cached; /* ferry_prompt_tokens_total{source} */
     struct metric *generation_tokens;
     struct metric *finished_stop, *finished_length, *finished_cancelled, *finished_error;
-    struct metric *preemptions;
+    struct metric *preemptions, *sent_away;
     struct metric *prefix_queried_tokens, *prefix_hit_tokens;
     struct metric *nonfinite; /* steps of a request that gave a NaN or infinity */
     struct metric *kv_overflows, *steps_retried;

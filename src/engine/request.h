@@ -40,8 +40,9 @@ struct choice {
     int away_seat;
     uint32_t away_incarnation;
     uint64_t away_id;
-    bool away_held;  /* the hold that it was told */
-    bool stays_here; /* another rank refused it */
+    uint64_t away_heard_ns; /* its last sign of life, or the last question */
+    bool away_held;         /* the hold that it was told */
+    bool stays_here;        /* another rank refused it */
 
     int32_t sampled; /* of the step that just ended */
     struct logprobs sampled_logprobs;

@@ -70,6 +70,7 @@ static void take_token(struct scheduler *s, size_t i, const struct away_token *t
 
     c->sampled = token->token;
     c->sampled_logprobs = token->logprobs;
+    c->away_heard_ns = clock_now_ns();
     sched_count_token(s, c);
     if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
         finished = true;
@@ -102,10 +103,13 @@ bool sched_hear_peers(struct scheduler *s)
             requeue(s, i);
         }
     }
+    uint64_t now = clock_now_ns();
     for (size_t i = s->n_away; i-- > 0;) {
         if (away_is_lost(s->peers, s->away[i])) {
             requeue(s, i);
             any = true;
+        } else {
+            away_check(s->peers, s->away[i], now);
         }
     }
     return any;
@@ -122,6 +126,7 @@ static void begin_away(struct scheduler *s, struct choice *c)
     }
     sched_leave_account(s, c);
     c->state = CHOICE_AWAY;
+    metric_add(s->metrics.sent_away, 1);
     s->away[s->n_away++] = c;
 }
 

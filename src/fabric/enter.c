@@ -207,7 +207,8 @@ static void on_grant(struct fabric *f, struct peer *peer, const struct wire *m, 
     entry->wanted = wire_table_members(table);
     entry->attached = 0;
     entry->expires_ns = now_ns + f->limits.grant_ns;
-    f->options.n_seats = table->n_seats;
+    if (f->options.n_seats == 0) /* when it joins again, others may be reading it */
+        f->options.n_seats = table->n_seats;
     if (entry->former != 0)
         fabric_reset(f, now_ns); /* whatever this rank was before is over now */
     peer->seat = issuer;

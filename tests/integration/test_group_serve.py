@@ -16,7 +16,7 @@ from test_group import ranks_of
 
 def body_of(i):
     """Greedy and sampled, with log-probabilities, several choices, penalties, stops."""
-    body = {"prompt": f"def f{i}(x):\n    return", "max_tokens": 150 + i * 37 % 200,
+    body = {"prompt": f"def f{i}(x):\n    return", "max_tokens": 200 + i * 37 % 200,
             "temperature": 0.9 if i % 2 else 0, "seed": i}
     if i % 3 == 0:
         body["logprobs"] = 3
@@ -31,7 +31,7 @@ def body_of(i):
 
 
 class Served(cli.Case):
-    N = 20
+    N = 12
 
     def answers(self, server, during=None):
         """Texts, log-probabilities and finish reasons of N answers asked for at once."""
@@ -61,7 +61,8 @@ class Served(cli.Case):
         return server
 
     def wait_away(self, server, n=1):
-        server.wait_for(lambda m: m.total("ferry_requests_away") >= n, 20, "answers to be sent away")
+        server.wait_for(lambda m: m.total("ferry_answers_sent_away_total") >= n, 30,
+                        "answers to be sent away")
 
     def test_spread_and_equal(self):
         want = self.answers(self.start())

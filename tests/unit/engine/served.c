@@ -61,7 +61,10 @@ void served_open(struct served *s, const struct served_options *o)
     struct ferry_error err = {0};
     struct device_options device = {o->n_threads > 0 ? o->n_threads : 1, cpu_best_level()};
     struct model_options model = {.step_tokens = or_else(o->step_tokens, 512),
-                                  .kv_dtype = DTYPE_F16};
+                                  .kv_dtype = DTYPE_F16,
+                                  .fabric = o->fabric,
+                                  .placement = o->placement,
+                                  .seat = o->fabric != NULL ? fabric_seat(o->fabric) : 0};
     struct engine_options engine = {or_else(o->n_sequences, 4), or_else(o->context, SERVED_CONTEXT),
                                     o->n_pages};
     const char *path = o->folder != NULL ? o->folder : folder;

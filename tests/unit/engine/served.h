@@ -16,6 +16,8 @@ struct served_options {
     size_t step_tokens, n_sequences, n_pages, context; /* 0: 512, 4, enough, SERVED_CONTEXT */
     int n_threads;                                     /* 0: 1 */
     const char *folder;                                /* a model of its own; NULL: the usual one */
+    struct fabric *fabric; /* a rank of this group, which holds what the placement says */
+    const struct placement *placement;
     struct scheduler_options scheduler;
 };
 

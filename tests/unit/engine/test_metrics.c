@@ -33,6 +33,7 @@ static const struct {
     {AT(finished_length), "ferry_answers_finished_total", "reason", "length", 0},
     {AT(finished_cancelled), "ferry_answers_finished_total", "reason", "cancelled", 0},
     {AT(finished_error), "ferry_answers_finished_total", "reason", "error", 0},
+    {AT(sent_away), "ferry_answers_sent_away_total", NULL, NULL, 0},
     {AT(preemptions), "ferry_preemptions_total", NULL, NULL, 0},
     {AT(prefix_queried_tokens), "ferry_prefix_cache_queried_tokens_total", NULL, NULL, 0},
     {AT(prefix_hit_tokens), "ferry_prefix_cache_hit_tokens_total", NULL, NULL, 0},
