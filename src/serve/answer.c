@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/size.h"
 #include "serve/openai_reply.h"
 #include "serve/openai_request.h"
 #include "serve/server_metrics.h"
@@ -22,6 +23,8 @@ enum {
     /* A prompt up to so many times too long is encoded to its end, so that its client is told how
      * long it is; what is longer is given up there. */
     MEASURED_CONTEXTS = 8,
+    TOKEN_BYTES = 16, /* more than any text has on average; text of one language has 3 to 5 */
+    TEXT_BYTES_MIN = 1 << 20,
 };
 
 static const char JSON[] = "application/json", EVENTS[] = "text/event-stream";
@@ -385,6 +388,42 @@ static enum ferry_status parse(struct answer *a, struct openai_error *error)
     return openai_request_parse(a->kind, body, size, &limits, &a->q, error);
 }
 
+/* Bytes of the strings and keys in a value; it nests no deeper than a body may. */
+static size_t text_bytes(json_t *value)
+{
+    const char *key;
+    json_t *item;
+    size_t i, n = json_string_length(value);
+
+    json_object_foreach(value, key, item)
+    {
+        n += strlen(key) + text_bytes(item);
+    }
+    json_array_foreach(value, i, item)
+    {
+        n += text_bytes(item);
+    }
+    return n;
+}
+
+/* A template may walk over its text many times, and what comes out is measured only then: so text
+ * that no context of this size can hold is not rendered. */
+static enum ferry_status check_text_bytes(const struct answer *a, struct ferry_error *err)
+{
+    size_t context = engine_context(a->server->engine), most;
+    size_t n = text_bytes(a->q.variables);
+
+    if (!mul_size(context, MEASURED_CONTEXTS * TOKEN_BYTES, &most))
+        most = SIZE_MAX;
+    most = max_size(most, TEXT_BYTES_MIN);
+    if (n <= most)
+        return FERRY_OK;
+    return FERRY_FAIL(err, FERRY_ERR_CONTEXT_FULL,
+                      "the messages and tools have %zu bytes of text; with a context of %zu tokens "
+                      "at most %zu are looked at; shorten them or raise --context",
+                      n, context, most);
+}
+
 static enum ferry_status encode_text(struct answer *a, struct part *part, size_t i,
                                      struct ferry_error *err)
 {
@@ -415,7 +454,10 @@ static enum ferry_status encode(struct answer *a, struct part *part, size_t i,
     }
     if (completes(a))
         part->ids.most = MEASURED_CONTEXTS * context;
-    enum ferry_status st = encode_text(a, part, i, err);
+    enum ferry_status st = a->q.variables != NULL ? check_text_bytes(a, err) : FERRY_OK;
+    if (st != FERRY_OK)
+        return st;
+    st = encode_text(a, part, i, err);
     if (st == FERRY_ERR_CONTEXT_FULL)
         return FERRY_FAIL(err, st,
                           "the prompt has more than %zu tokens and the context is %zu; shorten it "

@@ -244,10 +244,12 @@ static bool count(struct call *call, struct tpl_value *ret)
         *ret = tpl_int(empty ? 0 : (int64_t)n_chars + 1, false);
         return true;
     }
-    for (; ok && (at = tpl_find(call->run, &self.u.s, needle, at, &ok)) != SIZE_MAX; n++)
+    for (; ok && (at = tpl_find(call->run, &self.u.s, needle, at, &ok)) != SIZE_MAX; n++) {
         at += needle->size;
+        ok = tpl_work(call->run, 1);
+    }
     *ret = tpl_int(n, false);
-    return ok && tpl_work(call->run, (uint64_t)n);
+    return ok;
 }
 
 static bool join(struct call *call, struct tpl_value *ret)
@@ -322,12 +324,8 @@ static bool pad(struct call *call, struct tpl_value *ret)
     uint64_t left = call->variant == PAD_RIGHT ? 0 : total;
     if (call->variant == PAD_CENTER) /* as Python rounds it */
         left = total / 2 + (total & (uint64_t)width & 1);
-    for (uint64_t i = 0; i < total; i++) {
-        if ((i == left && !tpl_put_string(call->run, &b, call->self)) || !tpl_work(call->run, 1) ||
-            !tpl_put_string(call->run, &b, &fill))
-            return false;
-    }
-    if (left == total && !tpl_put_string(call->run, &b, call->self))
+    if (!tpl_put_times(call->run, &b, &fill, left) || !tpl_put_string(call->run, &b, call->self) ||
+        !tpl_put_times(call->run, &b, &fill, total - left))
         return false;
     *ret = tpl_built(&b);
     return true;

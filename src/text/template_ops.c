@@ -406,10 +406,8 @@ static bool repeat(struct tpl_run *run, const struct tpl_value *what, int64_t ti
 
     if (what->kind == TPL_STRING) {
         struct tpl_builder b = {0};
-        for (size_t i = 0; i < n && what->u.s.size > 0; i++) {
-            if (!tpl_work(run, 1) || !tpl_put_string(run, &b, what))
-                return false;
-        }
+        if (!tpl_put_times(run, &b, what, n))
+            return false;
         *ret = tpl_built(&b);
         return true;
     }

@@ -139,44 +139,40 @@ bool tpl_strip(struct tpl_run *run, const struct tpl_value *s, const struct tpl_
     return true;
 }
 
-/* A growing list. */
+/* The pieces of a string: counted in a first pass, so that a list that is too large costs nothing
+ * and any other is made once; then kept. */
 struct pieces {
     struct tpl_run *run;
     const struct tpl_value *s;
-    struct tpl_seq *seq;
-    size_t capacity;
+    const struct tpl_string *separator; /* NULL: white space */
+    int64_t max;                        /* < 0: no limit */
+    struct tpl_seq *seq;                /* NULL: in the first pass */
+    size_t n;
 };
 
 static bool pieces_add(struct pieces *p, size_t start, size_t end)
 {
-    if (p->seq == NULL) {
-        p->seq = tpl_seq_new(p->run, TPL_LIST, 0);
-        if (p->seq == NULL)
-            return false;
+    if (p->seq != NULL) {
+        p->seq->items[p->n++] = tpl_sub(p->s, start, end);
+        return true;
     }
-    if (p->seq->n == p->capacity) {
-        size_t capacity = p->capacity * 2 + 4;
-        struct tpl_value *grown = tpl_array(p->run, capacity, sizeof *grown);
-        if (grown == NULL)
-            return false;
-        if (p->seq->n > 0)
-            memcpy(grown, p->seq->items, p->seq->n * sizeof *grown);
-        p->seq->items = grown;
-        p->capacity = capacity;
+    if (++p->n > p->run->pool.limit / sizeof *p->seq->items) {
+        p->run->pool.over = true;
+        return tpl_no_memory(p->run);
     }
-    p->seq->items[p->seq->n++] = tpl_sub(p->s, start, end);
     return tpl_work(p->run, 1);
 }
 
-static bool pieces_done(struct pieces *p, struct tpl_value *ret)
+static bool pieces_make(struct pieces *p, bool (*cut)(struct pieces *p), struct tpl_value *ret)
 {
-    if (p->seq == NULL) {
-        p->seq = tpl_seq_new(p->run, TPL_LIST, 0);
-        if (p->seq == NULL)
-            return false;
-    }
+    if (!cut(p) || !tpl_work_bytes(p->run, p->s->u.s.size))
+        return false;
+    p->seq = tpl_seq_new(p->run, TPL_LIST, p->n);
+    p->n = 0;
+    if (p->seq == NULL || !cut(p))
+        return false;
     *ret = tpl_seq_value(p->seq);
-    return tpl_work_bytes(p->run, p->s->u.s.size);
+    return true;
 }
 
 /* Offset of the first white space at or behind `at`. */
@@ -192,9 +188,10 @@ static size_t word_end(const struct tpl_string *s, size_t at)
     return at;
 }
 
-static bool split_words(struct pieces *p, int64_t max)
+static bool split_words(struct pieces *p)
 {
     const struct tpl_string *s = &p->s->u.s;
+    int64_t max = p->max;
     size_t at = tpl_space_size(s->data, s->size);
 
     while (at < s->size) {
@@ -209,40 +206,46 @@ static bool split_words(struct pieces *p, int64_t max)
     return true;
 }
 
-bool tpl_split(struct tpl_run *run, const struct tpl_value *s, const struct tpl_string *separator,
-               int64_t max, struct tpl_value *ret)
+static bool split_at(struct pieces *p)
 {
-    struct pieces p = {.run = run, .s = s};
-    size_t at = 0;
+    const struct tpl_string *s = &p->s->u.s;
+    int64_t max = p->max;
     bool ok = true;
 
-    if (separator == NULL)
-        return split_words(&p, max) && pieces_done(&p, ret);
-    if (separator->size == 0)
-        return tpl_fail(run, FERRY_ERR_ARG, "split: empty separator");
-    for (;;) {
-        size_t found = max == 0 ? SIZE_MAX : tpl_find(run, &s->u.s, separator, at, &ok);
-        if (!ok || !pieces_add(&p, at, found == SIZE_MAX ? s->u.s.size : found))
+    for (size_t at = 0;;) {
+        size_t found = max == 0 ? SIZE_MAX : tpl_find(p->run, s, p->separator, at, &ok);
+        if (!ok || !pieces_add(p, at, found == SIZE_MAX ? s->size : found))
             return false;
         if (found == SIZE_MAX)
-            return pieces_done(&p, ret);
-        at = found + separator->size;
+            return true;
+        at = found + p->separator->size;
         max -= max > 0;
     }
 }
 
+bool tpl_split(struct tpl_run *run, const struct tpl_value *s, const struct tpl_string *separator,
+               int64_t max, struct tpl_value *ret)
+{
+    struct pieces p = {.run = run, .s = s, .separator = separator, .max = max};
+
+    if (separator != NULL && separator->size == 0)
+        return tpl_fail(run, FERRY_ERR_ARG, "split: empty separator");
+    return pieces_make(&p, separator == NULL ? split_words : split_at, ret);
+}
+
 static void reverse(struct tpl_seq *seq)
 {
-    for (size_t i = 0; seq != NULL && i < seq->n / 2; i++) {
+    for (size_t i = 0; i < seq->n / 2; i++) {
         struct tpl_value kept = seq->items[i];
         seq->items[i] = seq->items[seq->n - 1 - i];
         seq->items[seq->n - 1 - i] = kept;
     }
 }
 
-static bool rsplit_words(struct pieces *p, int64_t max)
+static bool rsplit_words(struct pieces *p)
 {
     const struct tpl_string *s = &p->s->u.s;
+    int64_t max = p->max;
     size_t end = tpl_rstrip_size(s->data, s->size);
 
     while (end > 0) {
@@ -265,30 +268,34 @@ static bool rsplit_words(struct pieces *p, int64_t max)
     return true;
 }
 
+static bool rsplit_at(struct pieces *p)
+{
+    struct tpl_string rest = p->s->u.s;
+    int64_t max = p->max;
+    bool ok = true;
+
+    for (;;) {
+        size_t found = max == 0 ? SIZE_MAX : tpl_find_last(p->run, &rest, p->separator, &ok);
+        if (!ok || !pieces_add(p, found == SIZE_MAX ? 0 : found + p->separator->size, rest.size))
+            return false;
+        if (found == SIZE_MAX)
+            return true;
+        rest.size = found;
+        max -= max > 0;
+    }
+}
+
 bool tpl_rsplit(struct tpl_run *run, const struct tpl_value *s, const struct tpl_string *separator,
                 int64_t max, struct tpl_value *ret)
 {
-    struct pieces p = {.run = run, .s = s};
-    size_t end = s->u.s.size;
-    bool ok = true;
+    struct pieces p = {.run = run, .s = s, .separator = separator, .max = max};
 
-    if (separator == NULL) {
-        ok = rsplit_words(&p, max);
-    } else if (separator->size == 0) {
+    if (separator != NULL && separator->size == 0)
         return tpl_fail(run, FERRY_ERR_ARG, "rsplit: empty separator");
-    } else {
-        for (size_t found = 0; ok && found != SIZE_MAX;) {
-            struct tpl_string rest = {.data = s->u.s.data, .size = end};
-            found = max == 0 ? SIZE_MAX : tpl_find_last(run, &rest, separator, &ok);
-            ok = ok && pieces_add(&p, found == SIZE_MAX ? 0 : found + separator->size, end);
-            end = found;
-            max -= max > 0;
-        }
-    }
-    if (!ok)
+    if (!pieces_make(&p, separator == NULL ? rsplit_words : rsplit_at, ret))
         return false;
     reverse(p.seq);
-    return pieces_done(&p, ret);
+    return true;
 }
 
 static bool is_line_end(int32_t code)
@@ -297,29 +304,43 @@ static bool is_line_end(int32_t code)
            code == 0x2028 || code == 0x2029;
 }
 
-bool tpl_splitlines(struct tpl_run *run, const struct tpl_value *s, bool keep_ends,
-                    struct tpl_value *ret)
+static bool cut_lines(struct pieces *p, bool keep_ends)
 {
-    struct pieces p = {.run = run, .s = s};
+    const struct tpl_string *s = &p->s->u.s;
     size_t start = 0;
-    size_t at = 0;
 
-    while (at < s->u.s.size) {
+    for (size_t at = 0; at < s->size;) {
         int32_t code;
-        size_t size = utf8_decode(s->u.s.data + at, s->u.s.size - at, &code);
+        size_t size = utf8_decode(s->data + at, s->size - at, &code);
         size_t end = at;
         at += size;
         if (!is_line_end(code))
             continue;
-        if (code == '\r' && at < s->u.s.size && s->u.s.data[at] == '\n')
+        if (code == '\r' && at < s->size && s->data[at] == '\n')
             at++;
-        if (!pieces_add(&p, start, keep_ends ? at : end))
+        if (!pieces_add(p, start, keep_ends ? at : end))
             return false;
         start = at;
     }
-    if (start < s->u.s.size && !pieces_add(&p, start, s->u.s.size))
-        return false;
-    return pieces_done(&p, ret);
+    return start == s->size || pieces_add(p, start, s->size);
+}
+
+static bool lines_with_ends(struct pieces *p)
+{
+    return cut_lines(p, true);
+}
+
+static bool lines_without_ends(struct pieces *p)
+{
+    return cut_lines(p, false);
+}
+
+bool tpl_splitlines(struct tpl_run *run, const struct tpl_value *s, bool keep_ends,
+                    struct tpl_value *ret)
+{
+    struct pieces p = {.run = run, .s = s};
+
+    return pieces_make(&p, keep_ends ? lines_with_ends : lines_without_ends, ret);
 }
 
 /* new_text between all characters and at both ends. */
@@ -445,14 +466,17 @@ static bool put_mapped(struct tpl_run *run, struct tpl_builder *b, int32_t code,
 {
     char text[4];
 
-    if (code >= 0x80) {
-        const struct special_case *special = find_special(code);
-        if (special != NULL) {
-            const char *to = mapping == MAP_UPPER   ? special->upper
-                             : mapping == MAP_TITLE ? special->title
-                                                    : special->lower;
-            return tpl_put(run, b, to, strlen(to), trusted);
-        }
+    if (code < 0x80) { /* most text; the general way takes ten times as long */
+        bool is_letter = (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z');
+        text[0] = (char)(!is_letter ? code : mapping == MAP_LOWER ? code | 0x20 : code & ~0x20);
+        return tpl_put(run, b, text, 1, trusted);
+    }
+    const struct special_case *special = find_special(code);
+    if (special != NULL) {
+        const char *to = mapping == MAP_UPPER   ? special->upper
+                         : mapping == MAP_TITLE ? special->title
+                                                : special->lower;
+        return tpl_put(run, b, to, strlen(to), trusted);
     }
     int32_t to = mapping == MAP_UPPER   ? utf8proc_toupper(code)
                  : mapping == MAP_TITLE ? utf8proc_totitle(code)
@@ -469,6 +493,8 @@ static bool is_upper_or_title(int32_t code)
 /* Lowercase, Uppercase or Titlecase, as far as str.title needs it. */
 static bool is_cased(int32_t code)
 {
+    if (code < 0x80)
+        return (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z');
     return is_upper_or_title(code) || utf8proc_category(code) == UTF8PROC_CATEGORY_LL ||
            utf8proc_islower(code) || utf8proc_isupper(code) || utf8proc_toupper(code) != code ||
            utf8proc_tolower(code) != code;
@@ -519,7 +545,7 @@ bool tpl_change_case(struct tpl_run *run, const struct tpl_value *s, enum tpl_ca
     struct tpl_builder b = {0};
     bool in_word = false;
 
-    if (!tpl_work(run, s->u.s.size / 4))
+    if (!tpl_work(run, s->u.s.size / 4) || !tpl_reserve(run, &b, s->u.s.size))
         return false;
     for (size_t at = 0; at < s->u.s.size;) {
         int32_t code;

@@ -337,8 +337,7 @@ bool tpl_dict_set(struct tpl_run *run, struct tpl_dict *dict, const struct tpl_v
     return true;
 }
 
-/* Room for n more bytes. */
-static bool builder_reserve(struct tpl_run *run, struct tpl_builder *b, size_t n)
+bool tpl_reserve(struct tpl_run *run, struct tpl_builder *b, size_t n)
 {
     size_t need;
     size_t doubled;
@@ -368,7 +367,7 @@ bool tpl_put(struct tpl_run *run, struct tpl_builder *b, const char *data, size_
 {
     if (n == 0)
         return true;
-    if (!tpl_work_bytes(run, n) || !builder_reserve(run, b, n))
+    if (!tpl_work_bytes(run, n) || !tpl_reserve(run, b, n))
         return false;
     memcpy(b->data + b->size, data, n);
     memset(b->mask + b->size, trusted ? 1 : 0, n);
@@ -391,13 +390,36 @@ bool tpl_put_string(struct tpl_run *run, struct tpl_builder *b, const struct tpl
         return tpl_put(run, b, s->u.s.data, n, s->trusted);
     if (n == 0)
         return true;
-    if (!tpl_work_bytes(run, n) || !builder_reserve(run, b, n))
+    if (!tpl_work_bytes(run, n) || !tpl_reserve(run, b, n))
         return false;
     memcpy(b->data + b->size, s->u.s.data, n);
     memcpy(b->mask + b->size, s->u.s.mask, n);
     b->size += n;
     b->any_trusted = true;
     b->any_user = true;
+    return true;
+}
+
+bool tpl_put_times(struct tpl_run *run, struct tpl_builder *b, const struct tpl_value *s,
+                   uint64_t times)
+{
+    size_t from = b->size;
+    size_t total;
+
+    if (times == 0 || s->u.s.size == 0)
+        return true;
+    if (!mul_size(s->u.s.size, times, &total) || total > run->pool.limit) {
+        run->pool.over = true;
+        return tpl_no_memory(run);
+    }
+    if (!tpl_reserve(run, b, total) || !tpl_work_bytes(run, total) || !tpl_put_string(run, b, s))
+        return false;
+    while (b->size - from < total) { /* what is there, once more */
+        size_t n = min_size(b->size - from, total - (b->size - from));
+        memcpy(b->data + b->size, b->data + from, n);
+        memcpy(b->mask + b->size, b->mask + from, n);
+        b->size += n;
+    }
     return true;
 }
 

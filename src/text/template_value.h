@@ -198,6 +198,11 @@ struct tpl_builder {
 bool tpl_put(struct tpl_run *run, struct tpl_builder *b, const char *data, size_t n, bool trusted);
 bool tpl_put_text(struct tpl_run *run, struct tpl_builder *b, const char *text);
 bool tpl_put_string(struct tpl_run *run, struct tpl_builder *b, const struct tpl_value *s);
+/* The string so many times; what cannot fit fails before anything is copied. */
+bool tpl_put_times(struct tpl_run *run, struct tpl_builder *b, const struct tpl_value *s,
+                   uint64_t times);
+/* Room for n more bytes, for who knows what comes. */
+bool tpl_reserve(struct tpl_run *run, struct tpl_builder *b, size_t n);
 struct tpl_value tpl_built(const struct tpl_builder *b);
 
 #endif

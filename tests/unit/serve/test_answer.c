@@ -113,6 +113,30 @@ static void streams_equal_whole_answers(void **state)
     demo_end(&demo);
 }
 
+/* More text than any context of this size can hold is not even rendered, wherever it stands. */
+static void long_conversation(const struct demo *demo)
+{
+    static const char *const BODIES[][2] = {
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"",
+         "\"}]}]}"},
+    };
+    enum { N = (1 << 20) + 10 };
+    char *text = malloc(N + 1), *body = malloc(N + 300);
+
+    memset(text, 'a', N);
+    text[N] = 0;
+    for (size_t i = 0; i < COUNT_OF(BODIES); i++) {
+        (void)sprintf(body, "%s%s%s", BODIES[i][0], text, BODIES[i][1]);
+        assert_int_equal(demo_ask(demo, "POST", "/v1/chat/completions", body, &whole), 400);
+        if (strstr(whole.body, "context_length_exceeded") == NULL ||
+            strstr(whole.body, "bytes of text") == NULL)
+            fail_msg("body %zu: %.500s", i, whole.body);
+    }
+    free(text);
+    free(body);
+}
+
 static void details(void **state)
 {
     struct server_options options = demo_options();
@@ -156,6 +180,7 @@ static void details(void **state)
     assert_int_equal(demo_ask(&demo, "POST", TEXT, longer, &whole), 400);
     assert_non_null(strstr(whole.body, "context_length_exceeded"));
     free(longer);
+    long_conversation(&demo);
     demo_end(&demo);
 }
 

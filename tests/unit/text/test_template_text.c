@@ -38,6 +38,8 @@ static void changes_case_by_unicode(void **state)
     expect_case(&t, TPL_TITLE_FILTER, "they're (ok) x-y", "They're (Ok) X-Y");
     expect_case(&t, TPL_CAPITALIZE, "hELLO wORLD", "Hello world");
     expect_case(&t, TPL_UPPER, "", "");
+    expect_case(&t, TPL_UPPER, "@[`{az_9\177", "@[`{AZ_9\177");
+    expect_case(&t, TPL_LOWER, "@[`{AZ_9\177", "@[`{az_9\177");
     test_run_fini(&t);
 }
 
@@ -100,6 +102,47 @@ static void long_searches_cost_steps(void **state)
     test_run_fini(&t);
 }
 
+/* A list that is too large is refused by its number of pieces, before it is made; another one takes
+ * its own memory only, however many pieces it has. */
+static void splits_take_what_they_need(void **state)
+{
+    enum { N = 200000 };
+    static char commas[N], lines[N], words[N];
+    static const struct {
+        const char *text;
+        int how;
+    } CASES[] = {{commas, 0}, {commas, 1}, {words, 2}, {words, 3}, {lines, 4}};
+
+    (void)state;
+    memset(commas, ',', N);
+    memset(lines, '\n', N);
+    for (size_t i = 0; i < N; i++)
+        words[i] = i % 2 == 0 ? 'a' : ' ';
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        struct tpl_string comma = {.data = ",", .size = 1};
+        struct tpl_string *separator = CASES[i].how < 2 ? &comma : NULL;
+        for (size_t limit = 1 << 20; limit <= 1 << 25; limit <<= 5) {
+            size_t n = limit == 1 << 20 ? N : 4000; /* so much is split */
+            struct tpl_value s = tpl_bytes(CASES[i].text, n, false);
+            struct tpl_value ret;
+            struct test_run t;
+            test_run_init(&t);
+            t.run.pool.limit = limit;
+            t.run.steps_left = UINT64_MAX;
+            bool done = CASES[i].how == 4       ? tpl_splitlines(&t.run, &s, false, &ret)
+                        : CASES[i].how % 2 == 1 ? tpl_rsplit(&t.run, &s, separator, -1, &ret)
+                                                : tpl_split(&t.run, &s, separator, -1, &ret);
+            size_t used = t.run.pool.arena.used;
+            if (done != (n == 4000) ||
+                used > (done ? ret.u.seq->n * sizeof *ret.u.seq->items + 65536 : 65536))
+                fail_msg("case %zu: %s, %zu bytes", i, done ? "split" : t.err.msg, used);
+            if (!done)
+                assert_int_equal(t.run.status, FERRY_ERR_LIMIT);
+            test_run_fini(&t);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +151,7 @@ int main(void)
         cmocka_unit_test(splits),
         cmocka_unit_test(asks_and_escapes),
         cmocka_unit_test(long_searches_cost_steps),
+        cmocka_unit_test(splits_take_what_they_need),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

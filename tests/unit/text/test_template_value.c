@@ -102,6 +102,41 @@ static void the_first_error_stays(void **state)
     test_run_fini(&t);
 }
 
+/* What cannot fit is not begun. */
+static void repeats_are_measured_first(void **state)
+{
+    static const uint64_t TIMES[] = {(uint64_t)1 << 24, 10000000000, UINT64_MAX};
+    struct tpl_value ab = tpl_text("ab", true);
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(TIMES); i++) {
+        struct test_run t;
+        struct tpl_builder b = {0};
+        test_run_init(&t);
+        t.run.steps_left = UINT64_MAX;
+        assert_false(tpl_put_times(&t.run, &b, &ab, TIMES[i]));
+        assert_int_equal(t.run.status, FERRY_ERR_LIMIT);
+        assert_in_range(t.run.pool.arena.used, 0, 65536);
+        assert_int_equal(b.size, 0);
+        test_run_fini(&t);
+    }
+    for (size_t n = 0; n < 70; n++) {
+        struct test_run t;
+        struct tpl_builder b = {0};
+        char want[200] = "x";
+        test_run_init(&t);
+        assert_true(tpl_put(&t.run, &b, "x", 1, false));
+        assert_true(tpl_put_times(&t.run, &b, &ab, n));
+        for (size_t i = 0; i < n; i++)
+            memcpy(want + 1 + 2 * i, "ab", 3);
+        struct tpl_value s = tpl_built(&b);
+        expect_string_value(&s, want);
+        for (size_t i = 0; i < s.u.s.size; i++)
+            assert_int_equal(tpl_is_trusted(&s, i), i > 0);
+        test_run_fini(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +144,7 @@ int main(void)
         cmocka_unit_test(dicts_keep_their_order),
         cmocka_unit_test(memory_steps_and_depth_end),
         cmocka_unit_test(the_first_error_stays),
+        cmocka_unit_test(repeats_are_measured_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
