@@ -79,13 +79,20 @@ static bool skip_number(struct scan *scan)
     return number_fits(scan->s + start, scan->at - start);
 }
 
-static enum ferry_status bad_number(const struct scan *scan, struct openai_error *err)
+static enum ferry_status bad_number(const struct scan *scan, size_t n_bytes,
+                                    struct openai_error *err)
 {
     size_t n = scan->key_size < sizeof err->param ? scan->key_size : sizeof err->param - 1;
 
-    (void)openai_error_set(err, FERRY_ERR_ARG,
-                           "the number at byte offset %zu is not finite or too large to be read",
-                           scan->at);
+    if (n_bytes > NUMBER_BYTES_MAX)
+        (void)openai_error_set(err, FERRY_ERR_ARG,
+                               "the number at byte offset %zu has %zu characters; the most are %d",
+                               scan->at, n_bytes, (int)NUMBER_BYTES_MAX);
+    else
+        (void)openai_error_set(err, FERRY_ERR_ARG,
+                               "the number at byte offset %zu is not finite or too large to be "
+                               "read",
+                               scan->at);
     openai_error_param(err, "%.*s", (int)n, scan->key == NULL ? "" : scan->key);
     return FERRY_ERR_ARG;
 }
@@ -103,7 +110,7 @@ static enum ferry_status check_numbers(const char *s, size_t size, struct openai
         if (c == '-' || c == 'N' || c == 'I' || (c >= '0' && c <= '9')) {
             struct scan before = scan;
             if (!skip_number(&scan))
-                return bad_number(&before, err);
+                return bad_number(&before, scan.at - before.at, err);
             continue;
         }
         if (c == '{' || c == '[')
@@ -117,17 +124,6 @@ static enum ferry_status check_numbers(const char *s, size_t size, struct openai
         scan.at++;
     }
     return FERRY_OK;
-}
-
-/* jansson ends most messages with what stands there: the user's text, which is not for logs. */
-static enum ferry_status without_quote(const struct ferry_error *from, struct openai_error *err)
-{
-    struct ferry_error cut = *from;
-    char *near = strstr(cut.msg, " near ");
-
-    if (near != NULL)
-        *near = 0;
-    return openai_error_from(err, &cut);
 }
 
 enum ferry_status openai_body_parse(json_t **ret_json, const void *body, size_t size,
@@ -157,7 +153,7 @@ enum ferry_status openai_body_parse(json_t **ret_json, const void *body, size_t 
         return st;
     st = json_parse(&json, s, size, max_values, NAME, &cause);
     if (st != FERRY_OK)
-        return without_quote(&cause, err);
+        return openai_error_from(err, &cause);
     if (!json_is_object(json)) {
         json_decref(json);
         return openai_error_set(err, FERRY_ERR_FORMAT, "%s: must be a JSON object", NAME);

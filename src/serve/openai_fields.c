@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum ferry_status field_fail(const struct fields *fields, const char *name,
                              enum ferry_status status, const char *format, ...)
@@ -95,9 +96,17 @@ enum ferry_status field_real(const struct fields *fields, const char *name, doub
     if (!json_is_number(value))
         return wrong_type(fields, name, value, "a number");
     double number = json_number_value(value);
-    if (!(number >= min && number <= max))
-        return field_fail(fields, name, FERRY_ERR_ARG, "is %g; it must be in [%g, %g]", number, min,
+    if (!(number >= min && number <= max)) {
+        char text[40];
+        /* Not "2", where 2 would be right. */
+        for (int digits = 6; digits <= 17; digits++) {
+            (void)snprintf(text, sizeof text, "%.*g", digits, number);
+            if (strtod(text, NULL) == number)
+                break;
+        }
+        return field_fail(fields, name, FERRY_ERR_ARG, "is %s; it must be in [%g, %g]", text, min,
                           max);
+    }
     *ret = (float)number;
     return FERRY_OK;
 }

@@ -21,6 +21,26 @@ static void expect_bad(const char *body, size_t size, enum ferry_status status, 
 }
 
 /* T04 and the rest of what is no JSON. */
+static void test_messages(void **state)
+{
+    enum { ZEROS = 1000000, VALUES = 600000 };
+    char *body = malloc(2 * VALUES + 100);
+
+    /* Of use to who sent it: nothing of flags of a library, or of checkpoints. */
+    (void)state;
+    expect_bad("{\"a\":\"\\u0000\"}", 14, FERRY_ERR_FORMAT, "", "\\u0000 may not be in a string");
+    memset(body, '0', ZEROS);
+    memcpy(body, "{\"seed\":0.", 10);
+    memcpy(body + ZEROS, "1}", 2);
+    expect_bad(body, ZEROS + 2, FERRY_ERR_ARG, "seed", "has 999993 characters; the most are 400");
+    memcpy(body, "{\"p\":[1", 7);
+    for (size_t i = 0; i < VALUES; i++)
+        memcpy(body + 7 + 2 * i, ",1", 2);
+    memcpy(body + 7 + 2 * VALUES, "]}", 2);
+    expect_bad(body, 9 + 2 * VALUES, FERRY_ERR_LIMIT, "", "JSON has more than");
+    free(body);
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -95,7 +115,7 @@ static void test_limits(void **state)
     expect_bad(many, sizeof many, FERRY_ERR_LIMIT, "", "more than 100 values");
     memset(digits, '1', sizeof digits);
     memcpy(digits, "{\"a\":", 5);
-    expect_bad(digits, sizeof digits, FERRY_ERR_ARG, "a", "too large");
+    expect_bad(digits, sizeof digits, FERRY_ERR_ARG, "a", "has 495 characters");
     /* Nothing is read of a body that is too long. */
     assert_int_equal(openai_body_parse(&json, "{}", (size_t)OPENAI_BODY_MAX + 1, 100, &err),
                      FERRY_ERR_LIMIT);
@@ -121,9 +141,8 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_taken),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_taken),    cmocka_unit_test(test_limits),
         cmocka_unit_test(test_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

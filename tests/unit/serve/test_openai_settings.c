@@ -102,7 +102,8 @@ static void test_refused(void **state)
     static const struct {
         const char *settings, *param, *part;
     } CASES[] = {
-        {"\"temperature\":2.001", "temperature", "it must be in [0, 2]"},
+        {"\"temperature\":2.001", "temperature", "is 2.001; it must be in [0, 2]"},
+        {"\"temperature\":2.0000000001", "temperature", "is 2.0000000001; it must be in [0, 2]"},
         {"\"temperature\":-0.1", "temperature", "it must be in [0, 2]"},
         {"\"temperature\":\"1\"", "temperature", "must be a number, not a string"},
         {"\"temperature\":NaN", "temperature", "not finite"},
