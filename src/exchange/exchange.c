@@ -41,6 +41,7 @@ size_t exchange_bytes(const struct exchange_options *options)
     if (many)
         n += rounds_of(options) * slots *
                  (options->hidden * sizeof(float) + sizeof(struct round_leaf)) +
+             rounds_of(options) * options->max_tokens * 3 * sizeof(uint32_t) +
              2 * slots * sizeof(struct exchange_pair) +
              (options->n_layers + 1) * options->max_experts * sizeof(uint64_t) +
              fabric_n_seats(options->fabric) * LANE_N_CHANNELS * sizeof(struct inbox);
@@ -77,7 +78,10 @@ static bool make_round(struct exchange *x, struct round *round)
     round->own_sums = arena_array(&x->arena, slots, o->hidden * sizeof(float));
     round->leaves = arena_array(&x->arena, slots, sizeof *round->leaves);
     round->n_leaves = arena_array(&x->arena, o->max_tokens, sizeof *round->n_leaves);
-    return round->own_sums != NULL && round->leaves != NULL && round->n_leaves != NULL;
+    round->n_missing = arena_array(&x->arena, o->max_tokens, sizeof *round->n_missing);
+    round->ready = arena_array(&x->arena, o->max_tokens, sizeof *round->ready);
+    return round->own_sums != NULL && round->leaves != NULL && round->n_leaves != NULL &&
+           round->n_missing != NULL && round->ready != NULL;
 }
 
 static bool make_rest(struct exchange *x)
@@ -193,7 +197,7 @@ bool exchange_serve(struct exchange *exchange, uint64_t timeout_ns, bool once)
         exchange->seen_rings = rings;
         if (now >= until || (once && (any || woken)))
             return any;
-        if (!served)
+        if (!served && !serve_poll(exchange))
             fabric_sleep(fabric, rings, until - now);
     }
 }

@@ -83,6 +83,8 @@ struct exchange_options {
     uint64_t gather_ns;   /* longest wait for other origins' rows of the same layer; 0: a tenth of
                              the measured expert time */
     uint64_t deadline_ns; /* of one round; 0: 60 s */
+    uint64_t spin_ns;     /* that a wait looks into lanes before it sleeps; 0 with more threads than
+                             cores */
 };
 
 /* Counts since the exchange was created; equal sides, or the step is void. In rows: one token at

@@ -12,7 +12,7 @@
 
 enum {
     INBOX_MAX = 64,   /* messages taken and not released, of one lane */
-    SOURCES_MAX = 32, /* messages of one job, with the own part */
+    SOURCES_MAX = 64, /* messages of one job, with the own part */
 };
 
 /* Messages of one lane, in the order they were taken, which is the order of release. A ring: a
@@ -26,9 +26,8 @@ struct inbox {
 };
 
 struct round_leaf {
-    struct tree_leaf leaf;
-    int32_t id;      /* first expert of the group */
-    uint32_t n_rows; /* pairs in it */
+    int32_t id;           /* first expert of the group */
+    uint32_t part, group; /* in the plan */
 };
 
 struct round {
@@ -40,9 +39,13 @@ struct round {
     uint64_t refused;  /* seats that would not compute */
     size_t n_owed;     /* parts that are not BACK and not LOST */
     size_t n_own_sums; /* rows of own_sums in use */
-    float *own_sums;   /* [max_slots, hidden] sums computed here or copied out of a window */
-    struct round_leaf *leaves; /* [max_tokens, max_top_k] */
+    float *own_sums;   /* [max_slots, hidden] sums that could not stay where they were made */
+    struct round_leaf *leaves; /* [max_tokens, max_top_k] groups that are here */
     uint32_t *n_leaves;        /* [max_tokens] */
+    uint32_t *n_missing;       /* [max_tokens] groups that are not here yet */
+    uint32_t *ready;           /* [max_tokens] scratch: tokens to be added up */
+    size_t lazy_part;          /* own part whose rows are still in the job; SIZE_MAX: none */
+    struct job_source lazy;    /* its source in the job, the first one */
     size_t delivered, combined;
     bool direct; /* the one part's sums are the output */
     uint64_t start_ns, gather_until_ns;
@@ -77,7 +80,7 @@ struct exchange {
     enum link_class links[LIMIT_SEATS];
     struct inbox (*inboxes)[LANE_N_CHANNELS]; /* [n_seats] */
     struct origin origins[LIMIT_SEATS];
-    uint32_t seen_rings; /* at the last look of exchange_serve */
+    uint32_t seen_rings;                /* at the last look of exchange_serve */
     struct exchange_pair *served_pairs; /* [2 * max_slots] private copies for one job */
     int next_seat;                      /* whose messages are looked at first: in turn */
     bool in_job;                        /* requests stay as they are */
@@ -91,8 +94,12 @@ struct exchange {
 /* Slots of one job: the own round's, and as many of others. */
 size_t impl_job_slots(const struct exchange_options *options);
 
-/* Takes what has come: replies go to their rounds, requests wait. */
-void serve_collect(struct exchange *x);
+/* Takes what has come: replies go to their rounds, requests wait. Returns whether anything came. */
+bool serve_collect(struct exchange *x);
+
+/* The same again and again, for options.spin_ns at most: a lane's head is seen sooner than the bell
+ * that is rung after it. */
+bool serve_poll(struct exchange *x);
 
 /* Runs one job: the waiting requests of one layer, together with own part `part` of `round` when
  * given (its layer then). Sums go out. Returns false when there was nothing to do. */
@@ -105,6 +112,23 @@ bool serve_job(struct exchange *x, struct round *round, size_t part);
 enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel channel,
                                 size_t n_bytes, void **ret_data, uint32_t *ret_incarnation,
                                 struct ferry_error *err);
+
+/* Combining (combine.c). A round's accounts of what its tokens wait for are made by combine_begin;
+ * combine_expect counts the groups of parts from first_part on as missing; combine_forget counts
+ * those of a part that is lost as not. */
+void combine_begin(struct round *round);
+void combine_expect(struct round *round, size_t first_part);
+void combine_forget(struct round *round, size_t part);
+
+/* A part's sums are here (part->sums, or lazily in the job): adds up the tokens that have all
+ * theirs, and gives back the messages that nobody needs any more. */
+void combine_part(struct exchange *x, struct round *round, size_t part);
+
+/* Copies a part's sums out of the lane. */
+void combine_keep(struct exchange *x, struct round *round, size_t part);
+
+/* The job's memory is needed: makes the sums of rows that are still there. */
+void combine_flush(struct exchange *x);
 
 /* The message in a place of an inbox is no longer needed. */
 void serve_done(struct exchange *x, struct inbox *inbox, size_t place);

@@ -127,12 +127,12 @@ size_t job_n_active(const struct job *job)
     return n;
 }
 
-/* What options.sum_group says of a group's columns. Returns the rows in it. */
-static size_t stated_sum(const struct job *job, const struct job_source *source, size_t first,
-                         size_t last, size_t col, size_t n_cols, void *dst, enum tree_store store)
+/* What options.sum_group says of the columns of pairs [first, last). */
+static void stated_sum(const struct job *job, const struct job_source *source, size_t first,
+                       size_t last, size_t col, size_t n_cols, float *dst, bool stream)
 {
     int32_t experts[LIMIT_TOP_K];
-    float weights[LIMIT_TOP_K], wide[TREE_COLS];
+    float weights[LIMIT_TOP_K];
     struct exchange_sum sum = {.rows = source->rows,
                                .row = source->pairs[first].row,
                                .experts = experts,
@@ -140,57 +140,92 @@ static size_t stated_sum(const struct job *job, const struct job_source *source,
                                .n = last - first,
                                .col = col,
                                .n_cols = n_cols,
-                               .stream = store == TREE_STREAM};
+                               .stream = stream};
 
     for (size_t i = first; i < last; i++) {
         experts[i - first] = source->pairs[i].expert;
         weights[i - first] = source->pairs[i].weight;
     }
-    job->sum_group(job->arg, &sum, store == TREE_BF16 ? wide : dst);
-    if (store == TREE_BF16)
-        (void)device_kernels(job->device)->encode[DTYPE_BF16](dst, wide, n_cols);
+    job->sum_group(job->arg, &sum, dst);
+}
+
+size_t job_leaves(const struct job *job, const struct job_source *source, size_t before,
+                  size_t first, size_t last, size_t col, size_t n_cols,
+                  struct tree_leaf *ret_leaves, int32_t *ret_ids, float *wide)
+{
+    if (job->sum_group != NULL) {
+        stated_sum(job, source, first, last, col, n_cols, wide, false);
+        ret_leaves[0] = (struct tree_leaf){.row = wide, .is_node = true};
+        ret_ids[0] = source->pairs[first].expert;
+        return 1;
+    }
+    for (size_t i = first; i < last; i++) {
+        size_t slot = job->pair_slot[before + i];
+        ret_ids[i - first] = source->pairs[i].expert;
+        ret_leaves[i - first] = (struct tree_leaf){.row = job->out + slot * job->hidden + col,
+                                                   .weight = source->pairs[i].weight};
+    }
     return last - first;
+}
+
+/* Columns of an item: whole rows, or tiles when there are fewer rows than would keep all threads
+ * busy. */
+size_t job_item_cols(const struct device *device, size_t n_rows, size_t hidden)
+{
+    return device_threads(device) == 1 || n_rows >= 16 ? hidden : TREE_COLS;
 }
 
 struct sums_arg {
     const struct job *job;
     const struct job_source *source;
-    const uint32_t *pair_slot; /* of the source */
+    size_t before; /* pairs of the sources before it */
     unsigned char *sums;
-    size_t value_bytes, n_col_tiles;
+    size_t value_bytes, item_cols, n_col_items;
     enum tree_store store;
-    atomic_size_t n_summed; /* counted on the first column tile only */
+    atomic_size_t n_summed; /* counted on the first columns only */
 };
 
-/* Items are (group, column tile). */
+/* A group's columns. Returns the rows in the sum. */
+static size_t sum_group(const struct sums_arg *a, size_t first, size_t last, size_t col,
+                        size_t n_cols, unsigned char *dst, float *scratch)
+{
+    const struct job *job = a->job;
+    struct tree_leaf leaves[LIMIT_TOP_K];
+    int32_t ids[LIMIT_TOP_K];
+
+    if (job->sum_group != NULL && a->store != TREE_BF16) {
+        stated_sum(job, a->source, first, last, col, n_cols, (float *)(void *)dst,
+                   a->store == TREE_STREAM);
+        return last - first;
+    }
+    size_t step = job->sum_group != NULL ? TREE_COLS : n_cols; /* made in scratch */
+    for (size_t at = 0; at < n_cols; at += step) {
+        size_t width = min_size(step, n_cols - at);
+        size_t n = job_leaves(job, a->source, a->before, first, last, col + at, width, leaves, ids,
+                              scratch);
+        if (tree_sum(device_kernels(job->device), leaves, ids, n, job->work.n_experts, 0, width,
+                     job->bf16_nodes, dst + at * a->value_bytes, a->store, scratch) != n)
+            return 0;
+    }
+    return last - first;
+}
+
+/* Items are (group, columns). */
 static void sum_items(void *arg, size_t begin, size_t end, int thread_index)
 {
     struct sums_arg *a = arg;
     const struct job *job = a->job;
     float scratch[LIMIT_TOP_K * TREE_COLS];
-    struct tree_leaf leaves[LIMIT_TOP_K];
-    int32_t ids[LIMIT_TOP_K];
     size_t n_summed = 0;
 
     (void)thread_index;
     for (size_t item = begin; item < end; item++) {
-        size_t group = item / a->n_col_tiles, col = item % a->n_col_tiles * TREE_COLS;
+        size_t group = item / a->n_col_items, col = item % a->n_col_items * a->item_cols;
         size_t first = job->group_first[group];
         size_t last =
             group + 1 < a->source->n_groups ? job->group_first[group + 1] : a->source->n_pairs;
-        unsigned char *dst = a->sums + (group * job->hidden + col) * a->value_bytes;
-        size_t n, n_cols = min_size(TREE_COLS, job->hidden - col);
-        for (size_t i = first; i < last && job->sum_group == NULL; i++) {
-            ids[i - first] = a->source->pairs[i].expert;
-            leaves[i - first] =
-                (struct tree_leaf){.row = job->out + (size_t)a->pair_slot[i] * job->hidden,
-                                   .weight = a->source->pairs[i].weight};
-        }
-        if (job->sum_group != NULL)
-            n = stated_sum(job, a->source, first, last, col, n_cols, dst, a->store);
-        else
-            n = tree_sum(device_kernels(job->device), leaves, ids, last - first,
-                         job->work.n_experts, col, n_cols, job->bf16_nodes, dst, a->store, scratch);
+        size_t n = sum_group(a, first, last, col, min_size(a->item_cols, job->hidden - col),
+                             a->sums + (group * job->hidden + col) * a->value_bytes, scratch);
         if (col == 0)
             n_summed += n;
     }
@@ -214,11 +249,12 @@ size_t job_sums(struct job *job, const struct job_source *sources, size_t i, voi
     FERRY_ASSERT(group == source->n_groups);
     struct sums_arg arg = {.job = job,
                            .source = source,
-                           .pair_slot = job->pair_slot + before,
+                           .before = before,
                            .sums = sums,
                            .value_bytes = store == TREE_BF16 ? sizeof(uint16_t) : sizeof(float),
-                           .n_col_tiles = div_up(job->hidden, TREE_COLS),
                            .store = store};
-    device_for(job->device, group * arg.n_col_tiles, group > 8 ? 16 : 1, sum_items, &arg);
+    arg.item_cols = job_item_cols(job->device, group, job->hidden);
+    arg.n_col_items = div_up(job->hidden, arg.item_cols);
+    device_for(job->device, group * arg.n_col_items, group >= 64 ? 4 : 1, sum_items, &arg);
     return atomic_load_explicit(&arg.n_summed, memory_order_relaxed);
 }

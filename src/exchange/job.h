@@ -49,6 +49,16 @@ size_t job_run(struct job *job, size_t layer, size_t n_experts, const struct job
 size_t job_sums(struct job *job, const struct job_source *sources, size_t i, void *sums,
                 enum tree_store store);
 
+/* Columns that are added up in one go when there are n_rows sums to be made. */
+size_t job_item_cols(const struct device *device, size_t n_rows, size_t hidden);
+
+/* Leaves of a group of the last job, pairs [first, last) of a source with `before` pairs in front
+ * of it; row pointers are at column `col`. wide [n_cols]: where a node is made when
+ * options.sum_group says what it is. Returns how many. */
+size_t job_leaves(const struct job *job, const struct job_source *source, size_t before,
+                  size_t first, size_t last, size_t col, size_t n_cols,
+                  struct tree_leaf *ret_leaves, int32_t *ret_ids, float *wide);
+
 /* Experts with rows in the last job. */
 size_t job_n_active(const struct job *job);
 

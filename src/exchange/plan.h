@@ -39,7 +39,8 @@ struct part {
     size_t first_group, n_groups; /* in plan.groups */
     const void *sums;             /* BACK: [n_groups, hidden], f32 or bf16 */
     bool sums_bf16;
-    int held; /* place of the reply in its inbox while the sums lie there; -1: they do not */
+    size_t n_open; /* groups whose tokens are not added up yet */
+    int held;      /* place of the reply in its inbox while the sums lie there; -1: they do not */
 };
 
 struct plan_group {

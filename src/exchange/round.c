@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+/* Sums that come back in one message: more messages let combining overlap with what is still to
+ * come, but cost more than that (docs/performance.md), so that only large rounds are cut. */
+enum { CHUNK_BYTES = 1 << 20 };
 enum { PART_BITS = 20 };
 static const uint64_t LOOK_NS = UINT64_C(20000000); /* at losses, at least so often */
 
@@ -68,7 +71,7 @@ static struct plan_limits limits_of(const struct exchange *x, const struct round
 
     if (x->options.fabric != NULL) {
         limits.request_bytes = fabric_max_payload(x->options.fabric, LANE_REQUEST);
-        limits.reply_bytes = held_most(x);
+        limits.reply_bytes = min_size(CHUNK_BYTES, held_most(x));
     }
     return limits;
 }
@@ -86,12 +89,14 @@ static enum ferry_status redirect(struct exchange *x, struct round *round, size_
 
     if (st != FERRY_OK)
         return st;
+    combine_forget(round, part);
     if (!plan_again(&round->plan, part, &holders, &limits)) {
         x->ledger.voided++;
         return FERRY_FAIL(err, FERRY_ERR_LEDGER,
                           "exchange: layer %zu: holders were lost too often in one round",
                           round->input.layer);
     }
+    combine_expect(round, n_parts);
     round->n_owed += round->plan.n_parts - n_parts - 1;
     round->direct = false;
     x->ledger.redirected += n_pairs;
@@ -198,13 +203,15 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
         (input->rows.a32 != NULL ? WIRE_A32 : 0u) | (input->rows.f32 != NULL ? WIRE_F32 : 0u);
     round->generation = ++x->generation;
     round->refused = 0;
-    round->n_own_sums = round->delivered = round->combined = 0;
+    round->delivered = round->combined = 0;
     round->gather_until_ns = 0;
     enum ferry_status st = find_holders(x, round, &holders, err);
     if (st != FERRY_OK)
         return st;
     limits = limits_of(x, round);
     plan_build(&round->plan, input, &holders, &limits);
+    if (x->options.fabric != NULL)
+        combine_begin(round);
     round->n_owed = round->plan.n_parts;
     round->direct = x->options.fabric == NULL ||
                     (round->plan.n_parts == 1 && round->plan.parts[0].seat == x->self &&
@@ -225,18 +232,6 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
     return st;
 }
 
-/* Copies a part's sums out of the lane. */
-static void copy_sums(struct exchange *x, struct round *round, struct part *part)
-{
-    float *copy = round->own_sums + round->n_own_sums * x->options.hidden;
-
-    FERRY_ASSERT(round->n_own_sums + part->n_groups <= round->plan.max_slots);
-    memcpy(copy, part->sums, part->n_groups * impl_sum_bytes(x));
-    round->n_own_sums += part->n_groups;
-    part->sums = copy;
-    part->held = -1;
-}
-
 /* Lanes are given back in order: what stays in one would keep all that came behind it. */
 static void hold_nothing(struct exchange *x, int seat)
 {
@@ -249,7 +244,7 @@ static void hold_nothing(struct exchange *x, int seat)
             if (part->seat != seat || part->held < 0)
                 continue;
             size_t place = (size_t)part->held;
-            copy_sums(x, round, part);
+            combine_keep(x, round, i);
             serve_done(x, inbox, place);
         }
     }
@@ -282,17 +277,17 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place)
         return true;
     }
     bool hold = inbox->n <= INBOX_MAX / 2 && inbox->n_bytes <= held_most(x);
+    wire_ask_for(m->data, h->n_bytes);
     part->sums = m->data;
     part->sums_bf16 = x->options.combine_bf16;
-    if (!hold) {
-        hold_nothing(x, m->seat);
-        copy_sums(x, round, part);
-    }
-    part->held = hold ? (int)place : -1;
+    part->held = (int)place;
     part->state = PART_BACK;
     round->n_owed--;
     round->delivered += part->n_pairs;
-    return !hold;
+    combine_part(x, round, i);
+    if (!hold) /* not only this one: it may be done with, and stand behind others that are not */
+        hold_nothing(x, m->seat);
+    return false; /* it is given back when its tokens are added up, or was just now */
 }
 
 /* Parts that nobody will answer any more get other holders. */
@@ -333,9 +328,11 @@ static bool others_follow(const struct exchange *x, size_t layer)
     return false;
 }
 
-/* The own part that can be computed now; n_parts: none. */
-static size_t own_part(struct exchange *x, struct round *round, uint64_t now)
+/* The own part that can be computed now; n_parts: none. *ret_gathers: one waits for others' rows of
+ * the layer, which had better wait, too. */
+static size_t own_part(struct exchange *x, struct round *round, uint64_t now, bool *ret_gathers)
 {
+    *ret_gathers = false;
     for (size_t i = 0; i < round->plan.n_parts; i++) {
         const struct part *part = &round->plan.parts[i];
         if (part->state != PART_PLANNED || part->seat != x->self)
@@ -347,6 +344,7 @@ static size_t own_part(struct exchange *x, struct round *round, uint64_t now)
                                                                      : (uint64_t)(x->job_ns * 0.1));
         if (now >= round->gather_until_ns || !others_follow(x, round->input.layer))
             return i;
+        *ret_gathers = true;
         return round->plan.n_parts;
     }
     return round->plan.n_parts;
@@ -382,7 +380,8 @@ static void await(struct exchange *x, const struct round *round, uint32_t seen, 
     }
     if (round->gather_until_ns > now && round->gather_until_ns - now < timeout)
         timeout = round->gather_until_ns - now;
-    fabric_sleep(f, seen, timeout);
+    if (!serve_poll(x))
+        fabric_sleep(f, seen, timeout);
     if (seat >= 0)
         fabric_count_wait(f, seat, fabric_now_ns(f) - now);
 }
@@ -400,12 +399,13 @@ static enum ferry_status complete(struct exchange *x, struct round *round, struc
             if (st != FERRY_OK)
                 return st;
         }
-        size_t part = own_part(x, round, now);
+        bool gathers;
+        size_t part = own_part(x, round, now, &gathers);
         if (part < round->plan.n_parts) {
             (void)serve_job(x, round, part);
             continue;
         }
-        if (round->n_owed == 0 || serve_job(x, NULL, 0))
+        if (round->n_owed == 0 || (!gathers && serve_job(x, NULL, 0)))
             continue;
         if (now - round->start_ns > x->options.deadline_ns)
             return too_late(x, round, now, err);
@@ -414,75 +414,7 @@ static enum ferry_status complete(struct exchange *x, struct round *round, struc
     return FERRY_OK;
 }
 
-/* ---- combining ---- */
-
-/* Every sum that came back becomes a leaf of its token, ids ascending. */
-static void sort_leaves(struct exchange *x, struct round *round)
-{
-    const struct plan *plan = &round->plan;
-    size_t bytes = impl_sum_bytes(x);
-
-    memset(round->n_leaves, 0, plan->n_tokens * sizeof *round->n_leaves);
-    for (size_t i = 0; i < plan->n_parts; i++) {
-        const struct part *part = &plan->parts[i];
-        if (part->state != PART_BACK)
-            continue;
-        size_t stride = part->sums_bf16 ? bytes : x->options.hidden * sizeof(float);
-        for (size_t g = 0; g < part->n_groups; g++) {
-            const struct plan_group *group = &plan->groups[part->first_group + g];
-            int32_t id = plan->pairs[group->first_pair].expert;
-            struct round_leaf *leaves = round->leaves + group->token * plan->top_k;
-            size_t at = round->n_leaves[group->token]++;
-            FERRY_ASSERT(at < plan->top_k);
-            for (; at > 0 && leaves[at - 1].id > id; at--)
-                leaves[at] = leaves[at - 1];
-            leaves[at] =
-                (struct round_leaf){.leaf = {.row = (const unsigned char *)part->sums + g * stride,
-                                             .is_node = true,
-                                             .is_bf16 = part->sums_bf16},
-                                    .id = id,
-                                    .n_rows = group->n_pairs};
-        }
-    }
-}
-
-struct combine_arg {
-    struct exchange *x;
-    const struct round *round;
-    size_t n_col_tiles;
-    atomic_size_t n_combined; /* rows that entered a sum; counted on the first column tile only */
-};
-
-/* Items are (token, column tile). */
-static void combine_items(void *arg, size_t begin, size_t end, int thread_index)
-{
-    struct combine_arg *a = arg;
-    const struct round *round = a->round;
-    size_t hidden = a->x->options.hidden, n_combined = 0;
-    float scratch[LIMIT_TOP_K * TREE_COLS];
-    struct tree_leaf leaves[LIMIT_TOP_K];
-    int32_t ids[LIMIT_TOP_K];
-
-    (void)thread_index;
-    for (size_t item = begin; item < end; item++) {
-        size_t token = item / a->n_col_tiles, col = item % a->n_col_tiles * TREE_COLS;
-        const struct round_leaf *l = round->leaves + token * round->plan.top_k;
-        size_t n = round->n_leaves[token], n_rows = 0;
-        for (size_t i = 0; i < n; i++) {
-            leaves[i] = l[i].leaf;
-            ids[i] = l[i].id;
-            n_rows += l[i].n_rows;
-        }
-        float *out = round->input.out + token * hidden + col;
-        if (n > 0 &&
-            tree_sum(device_kernels(a->x->device), leaves, ids, n, round->plan.n_experts, col,
-                     min_size(TREE_COLS, hidden - col), a->x->options.combine_bf16, out, TREE_F32,
-                     scratch) == n &&
-            col == 0)
-            n_combined += n_rows;
-    }
-    atomic_fetch_add_explicit(&a->n_combined, n_combined, memory_order_relaxed);
-}
+/* ---- the end ---- */
 
 /* Both sides of the round's account; a mismatch voids it. */
 static enum ferry_status settle(struct exchange *x, const struct round *round,
@@ -509,13 +441,6 @@ enum ferry_status exchange_end(struct exchange *exchange, size_t slot, struct fe
 
     FERRY_ASSERT(round->open);
     enum ferry_status st = complete(x, round, err);
-    if (st == FERRY_OK && !round->direct) {
-        sort_leaves(x, round);
-        struct combine_arg arg = {x, round, div_up(x->options.hidden, TREE_COLS), 0};
-        size_t n = round->plan.n_tokens * arg.n_col_tiles;
-        device_for(x->device, n, round->plan.n_tokens > 8 ? 16 : 1, combine_items, &arg);
-        round->combined = atomic_load_explicit(&arg.n_combined, memory_order_relaxed);
-    }
     if (st == FERRY_OK)
         st = settle(x, round, err);
     close_round(x, round);

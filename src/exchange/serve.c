@@ -12,6 +12,13 @@
 static const uint64_t RESERVE_NS = UINT64_C(10000000000); /* longest wait for a peer's credit */
 static const uint64_t LOOK_NS = UINT64_C(5000000);
 
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 /* ---- messages ---- */
 
 static void release_done(struct exchange *x, struct inbox *inbox)
@@ -47,15 +54,19 @@ static bool take(struct exchange *x, int seat, enum lane_channel channel, size_t
     return true;
 }
 
-static void collect_replies(struct exchange *x, int seat)
+/* Returns whether anything came; so does collect_requests. */
+static bool collect_replies(struct exchange *x, int seat)
 {
     struct inbox *inbox = &x->inboxes[seat][LANE_REPLY];
+    bool any = false;
     size_t place;
 
     while (take(x, seat, LANE_REPLY, &place)) {
+        any = true;
         if (round_reply(x, inbox, place))
             serve_done(x, inbox, place);
     }
+    return any;
 }
 
 /* A request's header says where its origin is. */
@@ -68,14 +79,16 @@ static bool note_origin(struct exchange *x, const struct fabric_message *m)
         x->ledger.bad_messages++;
         return false;
     }
+    wire_ask_for(m->data, h->n_bytes);
     x->origins[m->seat] =
         (struct origin){h->step, h->layer, true, kind == WIRE_NONE || h->more == 0};
     return kind == WIRE_ROWS;
 }
 
-static void collect_requests(struct exchange *x, int seat, uint32_t incarnation)
+static bool collect_requests(struct exchange *x, int seat, uint32_t incarnation)
 {
     struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
+    bool any = false;
     size_t place;
 
     if (inbox->incarnation != incarnation) { /* who asked is gone, or has started anew */
@@ -86,22 +99,46 @@ static void collect_requests(struct exchange *x, int seat, uint32_t incarnation)
         x->origins[seat] = (struct origin){0};
     }
     while (take(x, seat, LANE_REQUEST, &place)) {
+        any = true;
         if (!note_origin(x, &inbox->messages[place]))
             serve_done(x, inbox, place);
     }
+    return any;
 }
 
-void serve_collect(struct exchange *x)
+bool serve_collect(struct exchange *x)
 {
     size_t n_seats = fabric_n_seats(x->options.fabric);
+    bool any = false;
 
     for (size_t s = 0; s < n_seats; s++) {
         if ((int)s == x->self)
             continue;
         uint32_t incarnation = fabric_lanes(x->options.fabric, (int)s);
-        collect_replies(x, (int)s);
+        any |= collect_replies(x, (int)s);
         if (!x->in_job)
-            collect_requests(x, (int)s, incarnation);
+            any |= collect_requests(x, (int)s, incarnation);
+    }
+    return any;
+}
+
+bool serve_poll(struct exchange *x)
+{
+    struct fabric *f = x->options.fabric;
+    uint32_t seen = fabric_rings(f);
+
+    if (x->options.spin_ns == 0)
+        return false;
+    for (uint64_t until = fabric_now_ns(f) + x->options.spin_ns;;) {
+        for (int i = 0; i < 32; i++) {
+            if (serve_collect(x))
+                return true;
+            pause_briefly();
+        }
+        if (fabric_rings(f) != seen) /* woken by something else, perhaps */
+            return true;
+        if (fabric_now_ns(f) >= until)
+            return false;
     }
 }
 
@@ -281,20 +318,19 @@ static void finish_own(struct exchange *x, struct round *round, size_t i, const 
                        size_t n_computed)
 {
     struct part *part = &round->plan.parts[i];
-    float *sums =
-        round->direct ? round->input.out : round->own_sums + round->n_own_sums * x->options.hidden;
-    size_t n = job_sums(&x->job, b->sources, 0, sums, TREE_F32);
 
     round->delivered +=
         b->n == 1 || n_computed == b->n_pairs ? min_size(n_computed, part->n_pairs) : 0;
-    if (round->direct)
-        round->combined = n;
-    else
-        round->n_own_sums += part->n_groups;
-    part->sums = sums;
     part->sums_bf16 = false;
     part->state = PART_BACK;
     round->n_owed--;
+    if (round->direct) {
+        round->combined = job_sums(&x->job, b->sources, 0, round->input.out, TREE_F32);
+    } else {
+        round->lazy_part = i;
+        round->lazy = b->sources[0];
+        combine_part(x, round, i);
+    }
 }
 
 static void count_job(struct exchange *x, const struct batch *b)
@@ -341,6 +377,7 @@ static void run_batch(struct exchange *x, struct batch *b, struct round *round, 
     refuse_missing(x, b);
     drop_refused(x, b, round, part);
     if (b->n > 0) {
+        combine_flush(x);
         size_t n = job_run(&x->job, b->layer, n_experts, b->sources, b->n, x->options.run_experts,
                            x->options.arg);
         if (n == b->n_pairs)
@@ -357,10 +394,13 @@ static void run_batch(struct exchange *x, struct batch *b, struct round *round, 
 
 bool serve_job(struct exchange *x, struct round *round, size_t part)
 {
-    struct batch b = {.layer = round != NULL ? round->input.layer : waiting_layer(x)};
+    size_t layer = round != NULL ? round->input.layer : waiting_layer(x);
+    struct batch b;
 
-    if (b.layer == SIZE_MAX)
+    if (layer == SIZE_MAX)
         return false;
+    b.layer = layer;
+    b.n = b.n_pairs = b.n_served_pairs = 0;
     if (round != NULL) {
         const struct part *p = &round->plan.parts[part];
         b.sources[0] = (struct job_source){round->plan.pairs + p->first_pair, p->n_pairs,

@@ -2,6 +2,7 @@
 #include "exchange/tree.h"
 
 #include "base/assert.h"
+#include "base/size.h"
 #include "tensor/half.h"
 
 #include <string.h>
@@ -84,6 +85,10 @@ static void scale_row(float *dst, const float *a, float wa, size_t n)
 }
 
 #if defined(__x86_64__)
+/* Rows of a message follow each other: the next page's first lines are asked for in time, which a
+ * prefetcher that stops at pages does not do. */
+enum { AHEAD_BYTES = 2048 };
+
 /* The same by eight; `stream`: past the own caches, when dst is 32-byte aligned. */
 __attribute__((target("avx2"))) static void add_rows_avx2(float *dst, const float *a, float wa,
                                                           const float *b, float wb, size_t n,
@@ -93,6 +98,8 @@ __attribute__((target("avx2"))) static void add_rows_avx2(float *dst, const floa
     size_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
+        _mm_prefetch((const char *)(a + i) + AHEAD_BYTES, _MM_HINT_T0);
+        _mm_prefetch((const char *)(b + i) + AHEAD_BYTES, _MM_HINT_T0);
         __m256 x = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(a + i), va),
                                  _mm256_mul_ps(_mm256_loadu_ps(b + i), vb));
         __m256 y = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(a + i + 8), va),
@@ -166,13 +173,11 @@ static void scale_into(const struct kernels *kernels, float *dst, const struct o
 
 /* f32 rows only, no rounding between: every step reads two rows where they lie, and the last one
  * writes dst. */
-static size_t sum_rows(const struct kernels *kernels, const struct tree_leaf *leaves,
-                       const int32_t *ids, size_t k, size_t n_experts, size_t col, size_t n,
-                       float *dst, bool stream, float *scratch)
+static void sum_rows(const struct kernels *kernels, const struct tree_leaf *leaves, size_t k,
+                     const uint8_t *left, const uint8_t *right, size_t n_steps, size_t col,
+                     size_t n, float *dst, bool stream, float *scratch)
 {
-    uint8_t left[LIMIT_TOP_K], right[LIMIT_TOP_K];
     struct operand operands[LIMIT_TOP_K];
-    size_t n_steps = tree_steps(ids, k, n_experts, left, right);
 
     for (size_t i = 0; i < k; i++)
         operands[i] = (struct operand){(const float *)leaves[i].row + col,
@@ -185,7 +190,6 @@ static size_t sum_rows(const struct kernels *kernels, const struct tree_leaf *le
         add_into(kernels, to, &operands[left[i]], &operands[right[i]], n, last && stream);
         operands[left[i]] = (struct operand){to, 1.0f};
     }
-    return n_steps + 1;
 }
 
 /* ---- the general way ---- */
@@ -203,7 +207,8 @@ static void load_leaf(const struct kernels *kernels, const struct tree_leaf *lea
         kernels->decode[DTYPE_BF16](dst, (const uint16_t *)leaf->row + col, n);
         return;
     }
-    memcpy(dst, (const float *)leaf->row + col, n * sizeof(float));
+    if ((const float *)leaf->row + col != dst)
+        memcpy(dst, (const float *)leaf->row + col, n * sizeof(float));
     if (leaf->is_node)
         return;
     kernels->scale(dst, leaf->weight, n);
@@ -211,22 +216,12 @@ static void load_leaf(const struct kernels *kernels, const struct tree_leaf *lea
         round_bf16(dst, n);
 }
 
-size_t tree_sum(const struct kernels *kernels, const struct tree_leaf *leaves, const int32_t *ids,
-                size_t k, size_t n_experts, size_t col, size_t n, bool bf16_nodes, void *dst,
-                enum tree_store store, float *scratch)
+static void sum_any(const struct kernels *kernels, const struct tree_leaf *leaves, size_t k,
+                    const uint8_t *left, const uint8_t *right, size_t n_steps, size_t col, size_t n,
+                    bool bf16_nodes, void *dst, enum tree_store store, float *scratch)
 {
-    uint8_t left[LIMIT_TOP_K], right[LIMIT_TOP_K];
-    bool plain = !bf16_nodes && store != TREE_BF16;
-
-    FERRY_DCHECK(k > 0 && n <= TREE_COLS);
-    for (size_t i = 0; i < k && plain; i++)
-        plain = !(leaves[i].is_node && leaves[i].is_bf16);
-    if (plain)
-        return sum_rows(kernels, leaves, ids, k, n_experts, col, n, dst, store == TREE_STREAM,
-                        scratch);
     for (size_t i = 0; i < k; i++)
         load_leaf(kernels, &leaves[i], col, n, bf16_nodes, scratch + i * TREE_COLS);
-    size_t n_steps = tree_steps(ids, k, n_experts, left, right);
     for (size_t i = 0; i < n_steps; i++) {
         float *sum = scratch + left[i] * TREE_COLS;
         kernels->add(sum, scratch + right[i] * TREE_COLS, n);
@@ -237,6 +232,30 @@ size_t tree_sum(const struct kernels *kernels, const struct tree_leaf *leaves, c
         (void)kernels->encode[DTYPE_BF16](dst, scratch, n);
     else
         memcpy(dst, scratch, n * sizeof(float));
+}
+
+size_t tree_sum(const struct kernels *kernels, const struct tree_leaf *leaves, const int32_t *ids,
+                size_t k, size_t n_experts, size_t col, size_t n, bool bf16_nodes, void *dst,
+                enum tree_store store, float *scratch)
+{
+    uint8_t left[LIMIT_TOP_K], right[LIMIT_TOP_K];
+    bool plain = !bf16_nodes && store != TREE_BF16;
+    size_t n_steps = tree_steps(ids, k, n_experts, left, right);
+
+    FERRY_DCHECK(k > 0);
+    for (size_t i = 0; i < k && plain; i++)
+        plain = !(leaves[i].is_node && leaves[i].is_bf16);
+    for (size_t at = 0; at < n; at += TREE_COLS) {
+        size_t n_cols = min_size(TREE_COLS, n - at);
+        if (plain)
+            sum_rows(kernels, leaves, k, left, right, n_steps, col + at, n_cols, (float *)dst + at,
+                     store == TREE_STREAM, scratch);
+        else
+            sum_any(kernels, leaves, k, left, right, n_steps, col + at, n_cols, bf16_nodes,
+                    (unsigned char *)dst +
+                        at * (store == TREE_BF16 ? sizeof(uint16_t) : sizeof(float)),
+                    store, scratch);
+    }
     return n_steps + 1;
 }
 

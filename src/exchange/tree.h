@@ -29,13 +29,13 @@ struct tree_leaf {
     bool is_bf16; /* a node's row is bf16 */
 };
 
-enum { TREE_COLS = 256 }; /* columns of one item; a bound on cache use, not on bits */
+enum { TREE_COLS = 256 }; /* columns at a time; a bound on cache use, not on bits */
 
 /* Where a sum goes: f32, bf16, or f32 past the own caches (into memory that another rank reads; the
  * caller orders such stores by its next fence). */
 enum tree_store { TREE_F32, TREE_BF16, TREE_STREAM };
 
-/* Adds up columns [col, col + n) (n <= TREE_COLS) of k leaves in the order of ids into dst [n],
+/* Adds up columns [col, col + n) of k leaves in the order of ids into dst [n],
  * writing each value once; dst may be a leaf's own columns. bf16_nodes: every node is rounded to
  * bf16, leaves included. scratch: k * TREE_COLS floats. Returns how many leaves are in the sum: k,
  * if ids are as they should be. */

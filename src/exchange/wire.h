@@ -43,6 +43,10 @@ enum ferry_status wire_request_read(struct wire_request *ret, struct exchange_pa
                                     const struct fabric_message *message,
                                     struct ferry_error *err) FERRY_MUST_CHECK;
 
+/* Asks for the first lines of a message that was written by another processor: they come while the
+ * rest is decided. */
+void wire_ask_for(const void *data, size_t n_bytes);
+
 /* Writes rows (numbers row_token [n_rows] of `rows`) and pairs into a reserved payload, with
  * stores that do not read it first. Rows go over the device's threads. */
 void wire_request_write(void *payload, struct device *device, const struct wire_shape *shape,
