@@ -58,6 +58,7 @@ struct bench_rank {
     const struct bench_shape *shape;
     struct fabric *fabric;
     struct metric_registry *metrics;
+    uint64_t spin_ns;     /* that waits may spin */
     uint32_t phase;       /* meetings so far */
     pthread_mutex_t lock; /* of words and bad_words */
     struct bench_word words[LIMIT_SEATS];

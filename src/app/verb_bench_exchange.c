@@ -25,6 +25,7 @@ extern char **environ;
 enum { TOKENS_MAX = 1 << 16, ROUNDS_MAX = 1000000, KEY_MIN = 16, KEY_MAX = 4096, ARGS_MAX = 48 };
 static const uint64_t CONNECT_NS = UINT64_C(30000000000), END_NS = UINT64_C(5000000000);
 static const uint64_t LIVE_NS = UINT64_C(30000000000), LOOK_NS = UINT64_C(100000000);
+static const uint64_t SILENT_NS = UINT64_C(2000000000);
 static const uint64_t LEAVE_NS = UINT64_C(3000000000);
 static const uint64_t SPIN_NS = UINT64_C(1000000);
 
@@ -317,10 +318,13 @@ static enum ferry_status open_group(struct run *run, struct ferry_error *err)
         .n_key = run->n_key,
         .terms = terms,
         .n_terms = make_terms(o, texts, terms),
+        .suspect_ns = SILENT_NS, /* a busy machine must not end a measurement */
+        .dead_ns = 2 * SILENT_NS,
         .connect_ns = CONNECT_NS,
         .spin_ns = s->n_ranks * (size_t)s->n_threads > n_cores ? 0 : SPIN_NS,
         .metrics = run->rank.metrics};
 
+    run->rank.spin_ns = fabric.spin_ns;
     bench_lanes(s, &fabric.lanes);
     enum ferry_status st = fabric_create(&run->rank.fabric, &fabric, err);
     if (st == FERRY_OK) {
