@@ -38,12 +38,31 @@ setup_packages() {
     rm -f "$log"
 }
 
-# setup_build PRESET [cmake options]: configures and builds (FERRY_TARGET, or everything), quietly unless it fails.
+# setup_progress LOG: takes what a build prints into LOG, and says how far it is, five times.
+setup_progress() {
+    awk -v log_file="$1" '
+        { print > log_file; fflush(log_file) }
+        /^\[[0-9]+\/[0-9]+\]/ {
+            split(substr($0, 2), at, /[\/\]]/)
+            fifth = int(at[1] * 5 / at[2])
+            if (at[2] >= 20 && fifth > said) {
+                said = fifth
+                print "ferry: " at[1] " of " at[2] " steps of the build are done"
+                fflush()
+            }
+        }'
+}
+
+# setup_build PRESET [cmake options]: configures and builds (FERRY_TARGET, or everything), and says little unless it fails.
 setup_build() {
     local preset=$1 log
     shift
     log=$(mktemp)
-    if ! { cmake --preset "$preset" "$@" && cmake --build "build/$preset" --target "${FERRY_TARGET:-all}"; } >"$log" 2>&1; then
+    if ! (
+        set -o pipefail
+        { cmake --preset "$preset" "$@" && cmake --build "build/$preset" --target "${FERRY_TARGET:-all}"; } 2>&1 |
+            setup_progress "$log"
+    ); then
         tail -n 40 "$log" >&2
         echo "ferry: the build failed; the lines above are its last" >&2
         rm -f "$log"

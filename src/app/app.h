@@ -44,7 +44,7 @@ struct shared_options {
     enum cpu_level level;
     enum dtype kv;
     bool no_repack, combine_bf16;
-    size_t context; /* 0: default */
+    size_t context;       /* 0: default */
     size_t micro_batches; /* 0: by the roads */
     struct group_options group;
     bool json;
@@ -66,6 +66,10 @@ bool parse_flags(const struct argp *argp, int argc, char **argv, struct shared_o
 /* Whole-number and list parsing for flags: false when the text is not exactly that. */
 bool parse_size(const char *text, size_t min, size_t max, size_t *ret);
 bool parse_double(const char *text, double *ret);
+
+/* Ends the program with EXIT_USAGE: the value of flag `key` of these options is refused. */
+void flag_failure(const struct argp_state *state, const struct argp_option *options, int key,
+                  const char *value, const char *format, ...) FERRY_PRINTF(5, 6);
 
 /* Token ids, separated by commas or white space, appended. FERRY_ERR_FORMAT names the place. */
 enum ferry_status parse_ids(const char *text, size_t n_bytes, struct token_ids *ids,

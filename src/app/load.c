@@ -137,8 +137,12 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
         st = group_open(&loaded->group, options, loaded->model, err);
     if (st == FERRY_OK)
         engine.n_pages = pick_pages(loaded, options, request, engine.context);
-    if (st == FERRY_OK && engine.n_pages > 0) /* a sequence can be no longer than all pages */
-        engine.context = min_size(engine.context, engine.n_pages * KERNEL_KV_CHUNK);
+    if (st == FERRY_OK && engine.n_pages > 0 && engine.n_pages * KERNEL_KV_CHUNK < engine.context) {
+        size_t held = engine.n_pages * KERNEL_KV_CHUNK; /* of all sequences, so of one, too */
+        LOG_WARNING("the context is %zu tokens instead of %zu: --kv-tokens holds no more", held,
+                    engine.context);
+        engine.context = held;
+    }
     if (st == FERRY_OK && request->weights)
         st = check_memory(loaded, request->n_sequences > 0 ? &engine : NULL, err);
     if (st == FERRY_OK && request->weights)

@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,7 @@ static const struct argp_option SHARED[] = {
     {"no-repack", KEY_NO_REPACK, NULL, 0, "Compute from the file's layout: slower, half the memory",
      10},
     {"repack", KEY_REPACK, NULL, 0, "Repack weights for speed (the default)", 10},
-    {"json", KEY_JSON, NULL, 0, "Print JSON", 10},
+    {"json", KEY_JSON, NULL, 0, "Print JSON (not for serve: it has /metrics and --access-log)", 10},
     {NULL, 0, NULL, 0, "Expert parallelism (no effect on the answer):", 11},
     {"ranks", KEY_RANKS, "N", 0,
      "Ranks that share the experts (default 1): starts N - 1 more processes here, unless --listen "
@@ -305,6 +306,21 @@ bool parse_flags(const struct argp *argp, int argc, char **argv, struct shared_o
     LOG_ERROR("environment: %s='%s' %s", shared->bad_variable, getenv(shared->bad_variable),
               shared->bad_why);
     return false;
+}
+
+void flag_failure(const struct argp_state *state, const struct argp_option *options, int key,
+                  const char *value, const char *format, ...)
+{
+    const struct argp_option *o = options;
+    char why[200];
+    va_list args;
+
+    while (o->name != NULL && o->key != key)
+        o++;
+    va_start(args, format);
+    (void)vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    argp_failure(state, EXIT_USAGE, 0, "--%s '%s' %s", o->name != NULL ? o->name : "?", value, why);
 }
 
 static const char *flag_name(int key)

@@ -76,8 +76,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return ARGP_ERR_UNKNOWN;
     }
     if (!good)
-        argp_failure(state, EXIT_USAGE, 0, "'%s' is not a number (or list of numbers) in range",
-                     arg);
+        flag_failure(state, OPTIONS, key, arg, "is not a number (or list of numbers) in range");
     return 0;
 }
 

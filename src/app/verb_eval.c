@@ -52,7 +52,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_STRIDE:
     case KEY_MAX:
         if (!parse_size(arg, 1, 1u << 24, number))
-            argp_failure(state, EXIT_USAGE, 0, "'%s' is not a whole number in 1..16777216", arg);
+            flag_failure(state, OPTIONS, key, arg, "is not a whole number in 1..16777216");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -77,16 +77,16 @@ static const struct argp_option OPTIONS[] = {
     {0},
 };
 
-static void parse_number(struct argp_state *state, const char *arg, double *ret)
+static void parse_number(struct argp_state *state, int key, const char *arg, double *ret)
 {
     if (!parse_double(arg, ret))
-        argp_failure(state, EXIT_USAGE, 0, "'%s' is not a number", arg);
+        flag_failure(state, OPTIONS, key, arg, "is not a number");
 }
 
-static void parse_count(struct argp_state *state, const char *arg, size_t min, size_t *ret)
+static void parse_count(struct argp_state *state, int key, const char *arg, size_t min, size_t *ret)
 {
     if (!parse_size(arg, min, SIZE_MAX / 2, ret))
-        argp_failure(state, EXIT_USAGE, 0, "'%s' is not a whole number in %zu..%zu", arg, min,
+        flag_failure(state, OPTIONS, key, arg, "is not a whole number in %zu..%zu", min,
                      SIZE_MAX / 2);
 }
 
@@ -112,26 +112,25 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'n':
         if (!parse_size(arg, 1, LIMIT_CONTEXT, &o->n_tokens))
-            argp_failure(state, EXIT_USAGE, 0, "'%s' is not a whole number in 1..%d", arg,
-                         LIMIT_CONTEXT);
+            flag_failure(state, OPTIONS, key, arg, "is not a whole number in 1..%d", LIMIT_CONTEXT);
         return 0;
     case KEY_GREEDY:
         o->temperature = 0;
         return 0;
     case KEY_TEMPERATURE:
-        parse_number(state, arg, &o->temperature);
+        parse_number(state, key, arg, &o->temperature);
         return 0;
     case KEY_TOP_K:
-        parse_count(state, arg, 0, &o->top_k);
+        parse_count(state, key, arg, 0, &o->top_k);
         return 0;
     case KEY_TOP_P:
-        parse_number(state, arg, &o->top_p);
+        parse_number(state, key, arg, &o->top_p);
         return 0;
     case KEY_MIN_P:
-        parse_number(state, arg, &o->min_p);
+        parse_number(state, key, arg, &o->min_p);
         return 0;
     case KEY_SEED:
-        parse_count(state, arg, 0, &o->seed);
+        parse_count(state, key, arg, 0, &o->seed);
         o->seed_given = true;
         return 0;
     case KEY_IGNORE_EOS:

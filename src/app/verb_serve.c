@@ -19,9 +19,16 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-enum { NAMES_MAX = 64, DEFAULT_PARALLEL = 16, DEFAULT_PORT = 8080, DEFAULT_DRAIN_S = 60 };
+enum {
+    NAMES_MAX = 64,
+    DEFAULT_PARALLEL = 16,
+    DEFAULT_PORT = 8080,
+    DEFAULT_DRAIN_S = 60,
+    OTHER_FILES = 64, /* that are open beside connections, with room */
+};
 
 struct serve_options {
     struct shared_options shared;
@@ -105,22 +112,22 @@ static const struct argp_option OPTIONS[] = {
     {0},
 };
 
-static size_t whole(struct argp_state *state, const char *arg, size_t min, size_t max)
+static size_t whole(struct argp_state *state, int key, const char *arg, size_t min, size_t max)
 {
     size_t n = 0;
 
     if (!parse_size(arg, min, max, &n))
-        argp_failure(state, EXIT_USAGE, 0, "'%s' is not a whole number in %zu..%zu", arg, min, max);
+        flag_failure(state, OPTIONS, key, arg, "is not a whole number in %zu..%zu", min, max);
     return n;
 }
 
 /* Seconds in (0, a day]. */
-static double seconds(struct argp_state *state, const char *arg, bool zero)
+static double seconds(struct argp_state *state, int key, const char *arg, bool zero)
 {
     double x = 0;
 
     if (!parse_double(arg, &x) || !(x > 0 || (zero && x == 0)) || x > 86400)
-        argp_failure(state, EXIT_USAGE, 0, "'%s' is not a number of seconds up to 86400", arg);
+        flag_failure(state, OPTIONS, key, arg, "is not a number of seconds up to 86400");
     return x;
 }
 
@@ -141,7 +148,7 @@ static error_t parse_network(int key, char *arg, struct argp_state *state)
         http->host = arg;
         return 0;
     case KEY_PORT:
-        http->port = (unsigned)whole(state, arg, 0, 65535);
+        http->port = (unsigned)whole(state, key, arg, 0, 65535);
         return 0;
     case KEY_KEYS:
         o->key_file = arg;
@@ -162,10 +169,10 @@ static error_t parse_network(int key, char *arg, struct argp_state *state)
         o->cert_key_file = arg;
         return 0;
     case KEY_STALL_S:
-        http->stall_ms = (unsigned)(seconds(state, arg, false) * 1e3 + 1);
+        http->stall_ms = (unsigned)(seconds(state, key, arg, false) * 1e3 + 1);
         return 0;
     case KEY_KEEPALIVE_S:
-        http->keepalive_ms = (unsigned)(seconds(state, arg, false) * 1e3 + 1);
+        http->keepalive_ms = (unsigned)(seconds(state, key, arg, false) * 1e3 + 1);
         return 0;
     case KEY_LOG:
         o->log_file = arg;
@@ -174,7 +181,7 @@ static error_t parse_network(int key, char *arg, struct argp_state *state)
         http->log_probes = true;
         return 0;
     case KEY_PER_PEER:
-        http->max_per_peer = whole(state, arg, 1, LIMIT_HTTP_CONNECTIONS);
+        http->max_per_peer = whole(state, key, arg, 1, LIMIT_HTTP_CONNECTIONS);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -190,10 +197,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = &o->shared;
         return 0;
     case KEY_PARALLEL:
-        o->parallel = whole(state, arg, 1, LIMIT_SEQUENCES);
+        o->parallel = whole(state, key, arg, 1, LIMIT_SEQUENCES);
         return 0;
     case KEY_KV_TOKENS:
-        o->kv_tokens = whole(state, arg, 1, (size_t)1 << 40);
+        o->kv_tokens = whole(state, key, arg, 1, (size_t)1 << 40);
         return 0;
     case KEY_NAME:
         if (arg[0] == 0)
@@ -204,16 +211,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         o->template_file = arg;
         return 0;
     case KEY_MAX_WAITING:
-        o->server.max_waiting = whole(state, arg, 1, 1 << 20);
+        o->server.max_waiting = whole(state, key, arg, 1, 1 << 20);
         return 0;
     case KEY_QUEUE_S:
-        o->server.queue_seconds = seconds(state, arg, false);
+        o->server.queue_seconds = seconds(state, key, arg, false);
         return 0;
     case KEY_DRAIN_S:
-        o->server.drain_seconds = seconds(state, arg, true);
+        o->server.drain_seconds = seconds(state, key, arg, true);
         return 0;
     case KEY_WEDGED_S:
-        o->server.wedged_seconds = seconds(state, arg, false);
+        o->server.wedged_seconds = seconds(state, key, arg, false);
         return 0;
     case KEY_STRICT:
         o->server.strict_params = true;
@@ -228,7 +235,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         o->server.expert_metrics = true;
         return 0;
     case KEY_WORKERS:
-        o->server.n_workers = whole(state, arg, 1, 16);
+        o->server.n_workers = whole(state, key, arg, 1, 16);
         return 0;
     default:
         return parse_network(key, arg, state);
@@ -279,10 +286,12 @@ static enum ferry_status open_files(struct serve_options *o, struct files *f,
     if (st == FERRY_OK && o->log_file != NULL && strcmp(o->log_file, "-") == 0) {
         o->server.http.log_fd = STDOUT_FILENO;
     } else if (st == FERRY_OK && o->log_file != NULL) {
-        f->log_fd = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+        /* A FIFO that nobody reads is an error then, and not waited for. */
+        f->log_fd = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
         if (f->log_fd < 0)
             st = FERRY_FAIL(err, FERRY_ERR_IO, "cannot open the access log '%s': %s", o->log_file,
-                            strerror(errno));
+                            errno == ENXIO ? "nobody reads this FIFO; start its reader first"
+                                           : strerror(errno));
         o->server.http.log_fd = f->log_fd;
     }
     o->server.http.auth = f->auth;
@@ -371,6 +380,27 @@ static enum ferry_status open_chat(struct files *f, const struct tokenizer *toke
     return FERRY_OK;
 }
 
+/* Every connection is a descriptor. Where the system allows fewer than are meant, the rest waits in
+ * the kernel instead of failing at every accept, and the operator is told. */
+static void fit_connections(struct http_options *http)
+{
+    size_t wanted = LIMIT_HTTP_CONNECTIONS + OTHER_FILES;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+        limit.rlim_cur >= wanted)
+        return;
+    http->max_connections =
+        limit.rlim_cur > 2 * OTHER_FILES ? limit.rlim_cur - OTHER_FILES : limit.rlim_cur / 2 + 1;
+    LOG_WARNING("%zu connections at once instead of %d: this process may have %llu files open "
+                "(ulimit -n)",
+                http->max_connections, (int)LIMIT_HTTP_CONNECTIONS,
+                (unsigned long long)limit.rlim_cur);
+}
+
 static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
 {
     struct load_request request = {.n_sequences = o->parallel,
@@ -383,6 +413,7 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
     struct chat *chat = NULL;
     struct server *server = NULL;
 
+    fit_connections(&o->server.http);
     o->shared.group.parallel = o->parallel;
     enum ferry_status st = metric_registry_create(&o->server.registry, err);
     o->shared.group.metrics = o->server.registry;

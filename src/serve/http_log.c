@@ -2,6 +2,9 @@
  * making. See http.h. */
 #include "serve/http_impl.h"
 
+#include "base/log.h"
+
+#include <errno.h>
 #include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
@@ -73,6 +76,13 @@ static json_t *line_of(const struct http_exchange *x, int status, uint64_t now_n
     return line;
 }
 
+/* Said once, until a line could be written again. */
+static void lose(struct http_server *s, const char *why)
+{
+    if (s->n_log_lost++ == 0)
+        LOG_WARNING("the access log loses lines: %s", why);
+}
+
 void http_log(const struct http_exchange *x, int status, uint64_t now_ns)
 {
     struct http_server *s = x->server;
@@ -81,12 +91,13 @@ void http_log(const struct http_exchange *x, int status, uint64_t now_ns)
     if (o->log_fd < 0 || (is_probe(x->route) && !o->log_probes))
         return;
     if (!is_writable(o->log_fd)) {
-        s->n_log_lost++;
+        lose(s, "its reader is behind");
         return;
     }
     if (s->n_log_lost > 0 && put(o->log_fd, json_pack("{s:o, s:I}", "time", wall_clock(),
                                                       "lost_lines", (json_int_t)s->n_log_lost)))
         s->n_log_lost = 0;
+    errno = 0;
     if (!is_writable(o->log_fd) || !put(o->log_fd, line_of(x, status, now_ns)))
-        s->n_log_lost++;
+        lose(s, errno != 0 ? strerror(errno) : "it is full");
 }

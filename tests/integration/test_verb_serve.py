@@ -24,8 +24,7 @@ class Serve(cli.Case):
                       ["--connections-per-peer", "0"], ["--connections-per-peer", "2000"]):
             done = cli.ferry("serve", demo, *flags)
             self.assertEqual(done.code, 2, flags)
-            self.assertIn(flags[1] or "empty", done.err)
-
+            self.assertIn(f"{flags[0]} '{flags[1]}'" if flags[1] else "empty", done.err)
         self.refused(2, "--access-log", "serve", demo, "--json")
 
     def test_files(self):
@@ -60,8 +59,10 @@ class Serve(cli.Case):
         pages = [line for line in server.get("/metrics").body.decode().split("\n")
                  if line.startswith("ferry_kv_pages ")]
         self.assertEqual(pages, ["ferry_kv_pages 16"])
+        self.assertNotIn("instead of", server.log())
         server = self.served("--kv-tokens", "256")  # one sequence can hold no more than all
         self.assertEqual(server.get("/v1/models").json()["data"][0]["max_model_len"], 256)
+        self.assertRegex(server.log(), "256 tokens instead of 2048: --kv-tokens")
 
     def test_both_signals_end_it(self):
         for sig in (signal.SIGTERM, signal.SIGINT):
@@ -100,6 +101,34 @@ class Serve(cli.Case):
         self.assertNotIn("bad_arguments", line)
         self.assertEqual((chat["route"], chat["status"], chat["bad_arguments"]), ("chat", 200, 1))
         self.assertNotIn("secret", "".join(lines))
+
+    def test_access_log_that_cannot_be_written(self):
+        """A FIFO without a reader is no reason to wait; a full disk is said once."""
+        path = cli.scratch("fifo")
+        os.mkfifo(path)
+        self.refused(1, "nobody reads this FIFO", "serve", self.demo(), "--port", "0", "--access-log", path)
+        server = self.served("--access-log", "/dev/full")
+        for _ in range(3):
+            self.assertEqual(server.get("/v1/models").status, 200)
+        server.stop()
+        self.assertEqual(server.log().count("the access log loses lines: No space left on device"), 1)
+
+    def test_few_files(self):
+        """Fewer descriptors than connections: told at the start, and all of those meant are served."""
+        program = cli.scratch("few-files")
+        with open(program, "w", encoding="ascii") as f:
+            f.write(f'#!/bin/sh\nulimit -n 100\nexec "{cli.FERRY}" "$@"\n')
+        os.chmod(program, 0o755)
+        server = serve.start(self.demo(), program=program)
+        self.addCleanup(server.stop)
+        self.assertRegex(server.log(), r"50|51 connections at once instead of 1024: .* 100 files")
+        socks = [server.connect() for _ in range(60)]
+        for sock in socks[:20]:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b"200 OK", sock.recv(4096))
+        for sock in socks:
+            sock.close()
+        self.assertEqual(server.get("/health").status, 200)
 
     def test_connections_per_peer(self):
         server = self.served("--connections-per-peer", "2")
