@@ -335,7 +335,8 @@ def judge_answers(results, faults):
         if r["good"]:
             continue
         lost = any(f.down and r["sent"] < f.down[1] and r["end"] > f.down[0] for f in faults)
-        if lost and any(w in r["why"] for w in ("IncompleteRead", "Connection", "Disconnected")):
+        if lost and any(w in r["why"] for w in ("IncompleteRead", "Connection", "Disconnected",
+                                                "not_ready")):  # the new one starts
             continue
         near = [f"{f.kind} of seat {f.seat} at {f.at:.2f}" for f in faults if f.at - 1 < r["end"]]
         wrong.append(f"request {r['request']} ({r['sent']:.2f} to {r['end']:.2f}): {r['why']}; the last "
