@@ -9,6 +9,9 @@
 
 #include <string.h>
 
+/* Rows per expert from which on a job of more rows reads weights no less often (a tile of
+ * device_ffn), while rows of several sources have to be copied side by side. */
+enum { ROWS_ENOUGH = 64 };
 static const uint64_t RESERVE_NS = UINT64_C(10000000000); /* longest wait for a peer's credit */
 static const uint64_t LOOK_NS = UINT64_C(5000000);
 
@@ -201,7 +204,8 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
     struct wire_request request;
     struct ferry_error err;
 
-    bool fits = b->n < SOURCES_MAX && b->n_pairs + m->header.n_pairs <= x->job.max_slots &&
+    bool fits = b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
+                b->n_pairs + m->header.n_pairs <= x->job.max_slots &&
                 b->n_served_pairs + m->header.n_pairs <= 2 * x->shape.max_slots;
     if (!fits && m->header.n_pairs <= x->shape.max_slots)
         return false; /* in a later job; but one that never fits is refused below */
