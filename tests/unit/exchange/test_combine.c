@@ -2,6 +2,8 @@
  * of one rank, whatever the order; and every message is given back. */
 #include "tests/unit/exchange/crew.h"
 
+#include <string.h>
+
 static void check(struct crew *c, const size_t max_payload[LANE_N_CHANNELS])
 {
     crew_start(c, max_payload);
