@@ -325,8 +325,8 @@ void flag_failure(const struct argp_state *state, const struct argp_option *opti
 
 static const char *flag_name(int key)
 {
-    for (size_t i = 0; SHARED[i].name != NULL; i++) {
-        if (SHARED[i].key == key)
+    for (size_t i = 0; i < sizeof SHARED / sizeof SHARED[0]; i++) {
+        if (SHARED[i].key == key && SHARED[i].name != NULL)
             return SHARED[i].name;
     }
     return "?";

@@ -9,8 +9,9 @@ WRONG = (
     ("prefill-chunk", "FERRY_PREFILL_CHUNK", ("0", "some", "-7")),
     ("cpu-level", "FERRY_CPU_LEVEL", ("avx9000", "AVX2")),
     ("kv", "FERRY_KV", ("q4_0", "f8", "int8")),
-    ("ranks", "FERRY_RANKS", ("2", "0")),
-    ("combine", "FERRY_COMBINE", ("bf16",)),
+    ("ranks", "FERRY_RANKS", ("65", "0", "two")),
+    ("replicas", "FERRY_REPLICAS", ("65", "0")),
+    ("combine", "FERRY_COMBINE", ("f16", "BF16")),
 )
 
 

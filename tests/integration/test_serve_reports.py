@@ -227,8 +227,8 @@ class Leaving(serve.Case):
 class Queue(serve.Case):
     """Waiting: a bounded queue, words while it lasts, an end."""
 
-    flags = ("--parallel", 1, "--threads", 2, "--max-waiting", 2, "--queue-seconds", "1.5",
-             "--keepalive-seconds", "0.2")
+    flags = ("--parallel", 1, "--threads", 2, "--max-waiting", 2, "--queue-seconds", "0.5",
+             "--keepalive-seconds", "0.1")
 
     def occupy(self):
         stream = self.server.stream(TEXT, LONG)

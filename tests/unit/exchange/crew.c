@@ -142,8 +142,8 @@ static void *member_main(void *arg)
         make_input(m->in, c->seed + i * 100 + (size_t)m->seat);
         exchange_set_step(m->x, i);
         enum ferry_status st = run_round(m, i, &err);
-        for (int again = 0; again < 20 && c->many_losses &&
-                            (st == FERRY_ERR_LEDGER || st == FERRY_ERR_PEER);
+        for (int again = 0;
+             again < 20 && c->many_losses && (st == FERRY_ERR_LEDGER || st == FERRY_ERR_PEER);
              again++)
             st = run_round(m, i, &err); /* void: as the model does, but more patient */
         if (atomic_load(&c->dead) == m->seat)

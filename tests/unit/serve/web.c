@@ -18,6 +18,7 @@ struct visit {
     struct http_exchange *x;
     pthread_t thread;
     bool threaded;
+    void *(*run)(void *);
     atomic_bool gone, paused;
 };
 
@@ -134,6 +135,17 @@ static void *flood(void *arg)
     return NULL;
 }
 
+/* The visit may be gone when it has run. */
+static void *visit_main(void *arg)
+{
+    struct visit *v = arg;
+    struct web *web = v->web;
+
+    (void)v->run(v);
+    atomic_fetch_sub(&web->n_threads, 1);
+    return NULL;
+}
+
 /* Answers that are given at once; false: the path is another one. */
 static bool answer_here(const struct web *web, struct http_exchange *x)
 {
@@ -193,12 +205,15 @@ static void handle(void *arg, struct http_exchange *x)
     }
     struct visit *v = calloc(1, sizeof *v);
     v->web = web;
+    v->run = run;
     v->x = x;
     v->threaded = run != NULL;
     http_own(x, &OWNER, v);
     /* The thread may end, and `closed` may come, only after this thread has gone on: v->thread is
      * set. */
-    if (run != NULL && pthread_create(&v->thread, NULL, run, v) != 0)
+    if (run != NULL)
+        atomic_fetch_add(&web->n_threads, 1);
+    if (run != NULL && pthread_create(&v->thread, NULL, visit_main, v) != 0)
         fail_msg("no thread");
 }
 
@@ -230,6 +245,10 @@ void web_start(struct web *web, struct http_options options)
 
 void web_stop(struct web *web)
 {
+    /* As whoever owns answers has to: all of them are ended before the server goes. */
+    http_server_stop(web->server);
+    while (atomic_load(&web->n_threads) > 0)
+        nap();
     http_server_destroy(web->server);
 }
 

@@ -26,6 +26,7 @@ struct web {
     size_t n_pieces, piece_bytes;
     unsigned quiet_ms;
     atomic_int n_handled, n_gone, n_drained, n_closed, n_again, n_cancelled;
+    atomic_int n_threads; /* of visits that have not ended */
     atomic_int last_status;
 };
 
