@@ -203,7 +203,7 @@ void ucx_window_close(struct ucx_window *window, bool leave)
     if (leave) /* pairs with the load in ucx_memory_is_left */
         atomic_store_explicit(&window->region->left, 1, memory_order_release);
     (void)munmap(window->region, window->n_bytes + sizeof(struct ucx_region));
-    *window = (struct ucx_window){NULL};
+    *window = (struct ucx_window){0};
 }
 
 bool ucx_memory_is_left(const struct ucx_memory *memory)

@@ -91,7 +91,7 @@ static void another_process_maps_it_and_dies(void **state)
 static void hostile_keys_open_nothing(void **state)
 {
     struct ucx_memory memory;
-    struct ucx_window window = {NULL};
+    struct ucx_window window = {0};
     struct ucx_key key, bad;
     int ends[2];
 
