@@ -459,12 +459,10 @@ void group_follow(struct group *group)
     group->live = live;
 }
 
-enum ferry_status group_follow_hook(void *arg, struct ferry_error *err)
+void group_follow_hook(void *arg)
 {
-    (void)err;
     if (arg != NULL)
         group_follow(arg);
-    return FERRY_OK;
 }
 
 void group_close(struct group *group)

@@ -56,7 +56,7 @@ enum ferry_status group_start(struct group *group, struct ferry_error *err) FERR
 void group_follow(struct group *group);
 
 /* The same as a hook of a scheduler; arg: the group, or NULL for none. */
-enum ferry_status group_follow_hook(void *arg, struct ferry_error *err);
+void group_follow_hook(void *arg);
 
 /* Asks the others to take over what this rank holds. It is to serve and follow on until it has
  * left. */

@@ -238,7 +238,7 @@ static void queue_push_back(struct scheduler *s, struct choice *c)
     s->last = c;
 }
 
-void sched_queue_push_front(struct scheduler *s, struct choice *c)
+static void queue_push_front(struct scheduler *s, struct choice *c)
 {
     c->next = s->first;
     s->first = c;
@@ -302,7 +302,7 @@ static void take_inbox(struct scheduler *s)
 
 /* ---- the end of a choice ---- */
 
-double sched_seconds(uint64_t from_ns, uint64_t to_ns)
+static double seconds(uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-9 : 0;
 }
@@ -313,13 +313,13 @@ static void count_request(struct scheduler *s, const struct request *r)
     const struct request_usage *u = &r->usage;
     uint64_t now = clock_now_ns();
 
-    metric_observe(s->metrics.e2e_seconds, sched_seconds(u->submit_ns, now));
+    metric_observe(s->metrics.e2e_seconds, seconds(u->submit_ns, now));
     metric_observe(s->metrics.request_prompt_tokens, (double)u->prompt_tokens);
     metric_observe(s->metrics.request_generation_tokens, (double)u->completion_tokens);
     if (u->first_token_ns == 0)
         return;
-    metric_observe(s->metrics.decode_seconds, sched_seconds(u->first_token_ns, now));
-    metric_observe(s->metrics.inference_seconds, sched_seconds(u->start_ns, now));
+    metric_observe(s->metrics.decode_seconds, seconds(u->first_token_ns, now));
+    metric_observe(s->metrics.inference_seconds, seconds(u->start_ns, now));
 }
 
 static void count_finish(struct scheduler *s, enum request_finish finish)
@@ -406,7 +406,7 @@ static bool reap(struct scheduler *s)
             (void)FERRY_FAIL(&err, FERRY_ERR_TIMEOUT,
                              "the request waited %.1f s for a free sequence and none came; try "
                              "again later",
-                             sched_seconds(r->usage.submit_ns, now));
+                             seconds(r->usage.submit_ns, now));
         sched_finish(s, sched_queue_take(s, before),
                      late ? REQUEST_FINISH_ERROR : REQUEST_FINISH_CANCELLED, &err);
         any = true;
@@ -441,6 +441,14 @@ static void count_prompt(struct choice *c, size_t n_there, struct metric *metric
     c->n_prompt_counted = n;
 }
 
+void sched_note_start(struct scheduler *s, struct request *r)
+{
+    if (r->usage.start_ns != 0)
+        return;
+    r->usage.start_ns = clock_now_ns();
+    metric_observe(s->metrics.queue_seconds, seconds(r->usage.submit_ns, r->usage.start_ns));
+}
+
 /* Gives the choice a sequence with what the prefix cache has. False: not enough pages; as it was.
  */
 static bool start(struct scheduler *s, struct choice *c)
@@ -466,11 +474,7 @@ static bool start(struct scheduler *s, struct choice *c)
     c->state = CHOICE_RUNNING;
     count_prompt(c, cached, s->metrics.prompt_tokens_cached);
     if (!c->counted) {
-        if (r->usage.start_ns == 0) {
-            r->usage.start_ns = clock_now_ns();
-            metric_observe(s->metrics.queue_seconds,
-                           sched_seconds(r->usage.submit_ns, r->usage.start_ns));
-        }
+        sched_note_start(s, r);
         if (c->index == 0)
             r->usage.cached_tokens = cached;
         metric_add(s->metrics.prefix_queried_tokens, r->n_prompt);
@@ -482,14 +486,17 @@ static bool start(struct scheduler *s, struct choice *c)
     return true;
 }
 
-static void preempt(struct scheduler *s, struct choice *victim)
+void sched_requeue(struct scheduler *s, struct choice *c)
 {
-    struct choice *c = sched_stop_running(s, index_of(s, victim));
-
     c->state = CHOICE_WAITING;
     c->request->usage.n_preempted++;
     metric_add(s->metrics.preemptions, 1);
-    sched_queue_push_front(s, c);
+    queue_push_front(s, c);
+}
+
+static void preempt(struct scheduler *s, struct choice *victim)
+{
+    sched_requeue(s, sched_stop_running(s, index_of(s, victim)));
 }
 
 /* The youngest running choice whose reader does not read; NULL: all do. */
@@ -650,7 +657,7 @@ static enum ferry_status draw(void *arg, size_t feed_index, size_t position, con
     return FERRY_OK;
 }
 
-void sched_count_token(struct scheduler *s, struct choice *c)
+static void count_token(struct scheduler *s, struct choice *c)
 {
     struct request_usage *u = &c->request->usage;
     uint64_t now = clock_now_ns();
@@ -658,33 +665,39 @@ void sched_count_token(struct scheduler *s, struct choice *c)
     metric_add(s->metrics.generation_tokens, 1);
     if (u->first_token_ns == 0) {
         u->first_token_ns = now;
-        metric_observe(s->metrics.ttft_seconds, sched_seconds(u->submit_ns, now));
-        metric_observe(s->metrics.prefill_seconds, sched_seconds(u->start_ns, now));
+        metric_observe(s->metrics.ttft_seconds, seconds(u->submit_ns, now));
+        metric_observe(s->metrics.prefill_seconds, seconds(u->start_ns, now));
     }
     if (c->last_token_ns > 0)
-        metric_observe(s->metrics.inter_token_seconds, sched_seconds(c->last_token_ns, now));
+        metric_observe(s->metrics.inter_token_seconds, seconds(c->last_token_ns, now));
     c->last_token_ns = now;
+}
+
+bool sched_take_sampled(struct scheduler *s, struct choice *c, enum request_finish *ret_how,
+                        struct ferry_error *err)
+{
+    bool finished = true;
+
+    count_token(s, c);
+    if (choice_take(c, s->tokenizer, s->max_ids, &finished, ret_how, err) == FERRY_OK)
+        return finished;
+    *ret_how = REQUEST_FINISH_ERROR;
+    return true;
 }
 
 /* Feed i has been computed: shares its full pages, shows its token. */
 static void after_feed(struct scheduler *s, size_t i)
 {
     struct choice *c = s->fed[i];
-    enum request_finish how = REQUEST_FINISH_ERROR;
+    enum request_finish how;
     struct ferry_error err = {0};
-    bool finished = true;
 
     count_prompt(c, sequence_n_tokens(c->sequence), s->metrics.prompt_tokens_computed);
     if (!s->options.no_prefix_cache)
         sequence_publish(s->engine, c->sequence, c->request->options.cache_key, c->ids);
     if (s->feeds[i].n_logits == 0)
         return;
-    sched_count_token(s, c);
-    if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
-        finished = true;
-        how = REQUEST_FINISH_ERROR;
-    }
-    if (finished)
+    if (sched_take_sampled(s, c, &how, &err))
         end_running(s, c, how, &err);
 }
 
@@ -807,14 +820,8 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
     bool reaped;
 
     err = err != NULL ? err : &own;
-    if (s->options.follow != NULL) {
-        st = s->options.follow(s->options.follow_arg, err);
-        if (st != FERRY_OK) {
-            fail_all(s, REQUEST_FINISH_ERROR, err);
-            *ret_idle = true;
-            return st;
-        }
-    }
+    if (s->options.follow != NULL)
+        s->options.follow(s->options.follow_arg);
     take_inbox(s);
     bool heard = s->peers != NULL && sched_hear_peers(s);
     reaped = reap(s) || heard;

@@ -36,8 +36,8 @@ struct scheduler_options {
     bool no_prefix_cache;
     const struct engine_metrics *metrics; /* NULL: nobody counts; outlives the scheduler */
     /* Called on the owner's thread before every step and while it waits: follows what happens to
-     * the group of ranks. An error is the process', as a step's is. NULL: nothing to follow. */
-    enum ferry_status (*follow)(void *arg, struct ferry_error *err);
+     * the group of ranks. NULL: nothing to follow. */
+    void (*follow)(void *arg);
     void *follow_arg;
     uint64_t peer_patience_ns; /* that answers wait while the group cannot compute a step (this rank
                                   was given up for a while, holders are lost); 0: 20 s */

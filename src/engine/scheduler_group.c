@@ -50,33 +50,16 @@ void sched_bear_with_peers(struct scheduler *s, const struct ferry_error *error)
     }
 }
 
-/* It goes on from its ids, here or elsewhere. */
-static void requeue(struct scheduler *s, size_t i)
-{
-    struct choice *c = sched_call_back(s, i);
-
-    c->state = CHOICE_WAITING;
-    c->request->usage.n_preempted++;
-    metric_add(s->metrics.preemptions, 1);
-    sched_queue_push_front(s, c);
-}
-
 static void take_token(struct scheduler *s, size_t i, const struct away_token *token)
 {
     struct choice *c = s->away[i];
-    enum request_finish how = REQUEST_FINISH_ERROR;
+    enum request_finish how;
     struct ferry_error err = {0};
-    bool finished = true;
 
     c->sampled = token->token;
     c->sampled_logprobs = token->logprobs;
     c->away_heard_ns = clock_now_ns();
-    sched_count_token(s, c);
-    if (choice_take(c, s->tokenizer, s->max_ids, &finished, &how, &err) != FERRY_OK) {
-        finished = true;
-        how = REQUEST_FINISH_ERROR;
-    }
-    if (finished)
+    if (sched_take_sampled(s, c, &how, &err))
         sched_finish(s, sched_call_back(s, i), how, &err);
 }
 
@@ -100,13 +83,13 @@ bool sched_hear_peers(struct scheduler *s)
             take_token(s, i, &token);
         } else {
             s->away[i]->stays_here = true;
-            requeue(s, i);
+            sched_requeue(s, sched_call_back(s, i));
         }
     }
     uint64_t now = clock_now_ns();
     for (size_t i = s->n_away; i-- > 0;) {
         if (away_is_lost(s->peers, s->away[i])) {
-            requeue(s, i);
+            sched_requeue(s, sched_call_back(s, i));
             any = true;
         } else {
             away_check(s->peers, s->away[i], now);
@@ -117,13 +100,7 @@ bool sched_hear_peers(struct scheduler *s)
 
 static void begin_away(struct scheduler *s, struct choice *c)
 {
-    struct request *r = c->request;
-
-    if (!c->counted && r->usage.start_ns == 0) {
-        r->usage.start_ns = clock_now_ns();
-        metric_observe(s->metrics.queue_seconds,
-                       sched_seconds(r->usage.submit_ns, r->usage.start_ns));
-    }
+    sched_note_start(s, c->request);
     sched_leave_account(s, c);
     c->state = CHOICE_AWAY;
     metric_add(s->metrics.sent_away, 1);

@@ -50,13 +50,18 @@ struct scheduler {
 
 /* ---- scheduler.c ---- */
 
-void sched_queue_push_front(struct scheduler *s, struct choice *c);
+/* It waits in front of all that are new, and goes on from its ids, here or elsewhere. */
+void sched_requeue(struct scheduler *s, struct choice *c);
 /* Takes out the choice behind `before` (NULL: the first). */
 struct choice *sched_queue_take(struct scheduler *s, struct choice *before);
 /* The limits count what has not been admitted yet; a preempted choice is exempt. */
 void sched_leave_account(struct scheduler *s, struct choice *c);
-double sched_seconds(uint64_t from_ns, uint64_t to_ns);
-void sched_count_token(struct scheduler *s, struct choice *c);
+/* The request's first choice begins: its wait is over. Nothing for the others. */
+void sched_note_start(struct scheduler *s, struct request *r);
+/* Counts and takes the token that was drawn for the choice. Returns whether it was its last, and
+ * why. */
+bool sched_take_sampled(struct scheduler *s, struct choice *c, enum request_finish *ret_how,
+                        struct ferry_error *err);
 /* Takes running[i] out, with its sequence. */
 struct choice *sched_stop_running(struct scheduler *s, size_t i);
 /* The choice is in no list any more. Its request may be gone afterwards. */

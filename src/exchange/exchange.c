@@ -16,14 +16,9 @@ static size_t slots_of(const struct exchange_options *options)
     return options->max_tokens * options->max_top_k;
 }
 
-size_t impl_job_slots(const struct exchange_options *options)
-{
-    return options->fabric != NULL ? 2 * slots_of(options) : slots_of(options);
-}
-
 size_t exchange_job_slots(const struct exchange_options *options)
 {
-    return impl_job_slots(options);
+    return options->fabric != NULL ? 2 * slots_of(options) : slots_of(options);
 }
 
 static size_t rounds_of(const struct exchange_options *options)
@@ -34,7 +29,7 @@ static size_t rounds_of(const struct exchange_options *options)
 size_t exchange_bytes(const struct exchange_options *options)
 {
     bool many = options->fabric != NULL;
-    size_t slots = slots_of(options), n = job_bytes(options, impl_job_slots(options), many);
+    size_t slots = slots_of(options), n = job_bytes(options, exchange_job_slots(options), many);
 
     n += options->n_layers * options->max_experts * sizeof(atomic_uint_fast64_t);
     n += rounds_of(options) * plan_bytes(slots, many);
@@ -93,7 +88,7 @@ static bool make_rest(struct exchange *x)
         return false;
     x->counts = arena_array(&x->arena, n_counts, sizeof *x->counts);
     if (x->counts == NULL ||
-        !job_create(&x->job, &x->arena, x->device, o, impl_job_slots(o), o->fabric != NULL))
+        !job_create(&x->job, &x->arena, x->device, o, exchange_job_slots(o), o->fabric != NULL))
         return false;
     for (size_t i = 0; i < n_counts; i++)
         atomic_init(&x->counts[i], 0);
@@ -125,7 +120,6 @@ enum ferry_status exchange_create(struct exchange **ret_exchange, struct device 
         x->options = *options;
         if (x->options.deadline_ns == 0)
             x->options.deadline_ns = DEADLINE_NS;
-        x->n_layers = options->n_layers;
         x->shape = (struct wire_shape){.n_layers = options->n_layers,
                                        .n_experts = options->max_experts,
                                        .hidden = options->hidden,
@@ -165,7 +159,7 @@ void exchange_set_step(struct exchange *exchange, uint64_t step)
 void exchange_counts(const struct exchange *exchange, size_t layer, size_t n_experts,
                      uint64_t *ret_counts)
 {
-    FERRY_ASSERT(n_experts <= exchange->options.max_experts && layer < exchange->n_layers);
+    FERRY_ASSERT(n_experts <= exchange->options.max_experts && layer < exchange->options.n_layers);
     for (size_t e = 0; e < n_experts; e++)
         ret_counts[e] = atomic_load_explicit(
             &exchange->counts[layer * exchange->options.max_experts + e], memory_order_relaxed);

@@ -109,7 +109,8 @@ enum ferry_status exchange_create(struct exchange **ret_exchange, struct device 
                                   struct ferry_error *err) FERRY_MUST_CHECK;
 void exchange_destroy(struct exchange *exchange);
 
-/* Bytes that exchange_create takes, for the memory plan; and the most slots of one job. */
+/* Bytes that exchange_create takes, for the memory plan; and the most slots of one job: the own
+ * round's, and as many of others. */
 size_t exchange_bytes(const struct exchange_options *options);
 size_t exchange_job_slots(const struct exchange_options *options);
 

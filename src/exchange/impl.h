@@ -85,14 +85,10 @@ struct exchange {
     int next_seat;                      /* whose messages are looked at first: in turn */
     bool in_job;                        /* requests stay as they are */
 
-    size_t n_layers;
     /* [n_layers, max_experts]. Written by the engine thread only, so that adding needs no locked
      * instruction; read by exchange_counts from any thread. Relaxed: they order nothing. */
     atomic_uint_fast64_t *counts;
 };
-
-/* Slots of one job: the own round's, and as many of others. */
-size_t impl_job_slots(const struct exchange_options *options);
 
 /* Takes what has come: replies go to their rounds, requests wait. Returns whether anything came. */
 bool serve_collect(struct exchange *x);

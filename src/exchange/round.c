@@ -27,7 +27,7 @@ static enum ferry_status find_holders(struct exchange *x, const struct round *ro
                                       struct plan_holders *ret, struct ferry_error *err)
 {
     struct fabric *f = x->options.fabric;
-    size_t layer = round->input.layer, n = round->input.n_experts;
+    size_t layer = round->input.layer;
 
     if (f == NULL)
         return FERRY_OK;
@@ -36,8 +36,7 @@ static enum ferry_status find_holders(struct exchange *x, const struct round *ro
         return not_live(x, err);
     uint64_t *holders = x->holders + layer * x->options.max_experts;
     if (x->layer_live[layer] != live) {
-        for (size_t e = 0; e < n; e++)
-            holders[e] = placement_holders(x->options.placement, layer, e, live);
+        placement_layer_holders(x->options.placement, layer, live, holders);
         x->layer_live[layer] = live;
         for (int s = 0; s < LIMIT_SEATS; s++)
             x->links[s] = (live >> s & 1) != 0 ? fabric_link(f, s) : LINK_UNKNOWN;
@@ -46,9 +45,7 @@ static enum ferry_status find_holders(struct exchange *x, const struct round *ro
         if ((live & ~round->refused) == 0)
             return FERRY_FAIL(err, FERRY_ERR_NO_HOLDER,
                               "exchange: layer %zu: every live seat refused an expert", layer);
-        for (size_t e = 0; e < n; e++)
-            x->others[e] =
-                placement_holders(x->options.placement, layer, e, live & ~round->refused);
+        placement_layer_holders(x->options.placement, layer, live & ~round->refused, x->others);
         holders = x->others;
     }
     *ret = (struct plan_holders){holders, x->self, x->links};
@@ -197,7 +194,7 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
 
     FERRY_ASSERT(slot < (x->options.fabric != NULL ? EXCHANGE_ROUNDS : 1) && !round->open);
     FERRY_ASSERT(input->n_tokens <= x->options.max_tokens && input->top_k <= x->options.max_top_k &&
-                 input->n_experts <= x->options.max_experts && input->layer < x->n_layers);
+                 input->n_experts <= x->options.max_experts && input->layer < x->options.n_layers);
     round->input = *input;
     round->flags =
         (input->rows.a32 != NULL ? WIRE_A32 : 0u) | (input->rows.f32 != NULL ? WIRE_F32 : 0u);

@@ -1,6 +1,7 @@
 /* The holder's side: taking messages, running experts for whoever asked, sending sums back. See
  * exchange.h. */
 #include "base/assert.h"
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
@@ -14,13 +15,6 @@
 enum { ROWS_ENOUGH = 64 };
 static const uint64_t RESERVE_NS = UINT64_C(10000000000); /* longest wait for a peer's credit */
 static const uint64_t LOOK_NS = UINT64_C(5000000);
-
-static void pause_briefly(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 
 /* ---- messages ---- */
 
@@ -136,7 +130,7 @@ bool serve_poll(struct exchange *x)
         for (int i = 0; i < 32; i++) {
             if (serve_collect(x))
                 return true;
-            pause_briefly();
+            cpu_relax();
         }
         if (fabric_rings(f) != seen) /* woken by something else, perhaps */
             return true;

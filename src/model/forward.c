@@ -454,8 +454,10 @@ static bool pays_to_overlap(const struct pass *p)
     struct fabric *fabric = p->model->options.fabric;
     size_t n = p->model->options.micro_batches;
 
-    if (fabric == NULL || p->n_tokens < 2 || n != 0)
-        return fabric != NULL && n == 2 && p->n_tokens >= 2;
+    if (fabric == NULL || p->n_tokens < 2)
+        return false;
+    if (n != 0) /* somebody has decided */
+        return n == 2;
     for (uint64_t live = fabric_live(fabric); p->n_tokens >= OVERLAP_TOKENS && live != 0;
          live &= live - 1) {
         if (fabric_link(fabric, __builtin_ctzll(live)) >= LINK_RDMA)

@@ -36,7 +36,7 @@ struct server_options {
     struct metric_registry *registry; /* to count in, not sealed yet, outlives the server; NULL: an
                                          own one */
     /* scheduler_options' of the same names. */
-    enum ferry_status (*follow)(void *arg, struct ferry_error *err);
+    void (*follow)(void *arg);
     void *follow_arg;
 };
 
