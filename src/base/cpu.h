@@ -22,6 +22,14 @@ bool cpu_level_parse(const char *name, enum cpu_level *ret_level);
 /* Brand string of the processor, or "unknown". */
 const char *cpu_brand(char *text, size_t size);
 
+/* Between two looks of a loop that waits for another thread's store. */
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 /* Processors that this process may run on (affinity mask), at least 1. */
 int cpu_count(void);
 

@@ -22,9 +22,6 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 enum { SPIN_ROUNDS = 4000, CACHE_LINE = 64 };
 
@@ -60,13 +57,6 @@ static void futex_wait(atomic_uint *word, unsigned expected)
 static void futex_wake(atomic_uint *word, int n)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
-}
-
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
 }
 
 static void work(struct pool *pool, int thread_index)

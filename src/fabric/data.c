@@ -6,6 +6,7 @@
 #include "fabric/fabric_impl.h"
 
 #include "base/assert.h"
+#include "base/cpu.h"
 
 #include <string.h>
 
@@ -117,13 +118,6 @@ void fabric_release(struct fabric *fabric, const struct fabric_message *message)
 size_t fabric_max_payload(const struct fabric *fabric, enum lane_channel channel)
 {
     return lane_max_payload(fabric->options.lanes.ring_bytes[channel]);
-}
-
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
 }
 
 uint32_t fabric_rings(const struct fabric *fabric)

@@ -89,7 +89,7 @@ static void give_up(struct fabric *f, enum ferry_status status, const char *addr
 
     if (f->entry.former == 0) {
         (void)FERRY_FAIL(&err, status, "fabric: joining by %s: %s", address, text);
-        fabric_fail_entry(f, status, &err);
+        fabric_set_entered(f, status, &err);
         enter_stop(f);
         return;
     }
@@ -219,7 +219,7 @@ static void on_grant(struct fabric *f, struct peer *peer, const struct wire *m, 
             continue;
         struct peer *other = peers_dial(f, entry->table.seats[s].address);
         if (other == NULL) {
-            again(f, FABRIC_REDIAL_NS, "cannot connect to a member", now_ns);
+            again(f, FABRIC_REDIAL_NS, f->entry.why, now_ns); /* peers_dial left it there */
             return;
         }
         other->seat = s;

@@ -41,7 +41,7 @@ void fabric_refused(struct fabric *f, const char *text)
     (void)pthread_mutex_unlock(&f->lock);
 }
 
-static void set_entered(struct fabric *f, enum ferry_status status, const struct ferry_error *err)
+void fabric_set_entered(struct fabric *f, enum ferry_status status, const struct ferry_error *err)
 {
     (void)pthread_mutex_lock(&f->lock);
     if (!f->entered) {
@@ -52,11 +52,6 @@ static void set_entered(struct fabric *f, enum ferry_status status, const struct
     }
     (void)pthread_mutex_unlock(&f->lock);
     lane_bell_ring(f->bell);
-}
-
-void fabric_fail_entry(struct fabric *f, enum ferry_status status, const struct ferry_error *err)
-{
-    set_entered(f, status, err);
 }
 
 static void view_seat(struct fabric *f, int s, uint64_t now_ns)
@@ -118,7 +113,8 @@ static void tell_changes(struct fabric *f, uint64_t now_ns)
 
 /* ---- the group's messages ---- */
 
-void fabric_group_send(void *arg, int seat, const struct wire *message)
+/* In the group's name to who holds a seat, or will with the epoch that is proposed. */
+static void group_send(void *arg, int seat, const struct wire *message)
 {
     struct fabric *f = arg;
     struct peer *peer = f->seats[seat];
@@ -256,7 +252,7 @@ static void check_entry(struct fabric *f, uint64_t now_ns)
     if (group_is_member(&f->group)) {
         f->entry_deadline_ns = UINT64_MAX;
         atomic_store_explicit(&f->seat_number, (uint32_t)f->group.seat, memory_order_relaxed);
-        set_entered(f, FERRY_OK, NULL);
+        fabric_set_entered(f, FERRY_OK, NULL);
     } else if (now_ns >= f->entry_deadline_ns) {
         f->entry_deadline_ns = UINT64_MAX;
         enter_describe(f, text, sizeof text);
@@ -264,7 +260,7 @@ static void check_entry(struct fabric *f, uint64_t now_ns)
                          "fabric: joining by %s took more than %llu ms: %s", f->options.join,
                          (unsigned long long)(f->options.connect_ns / MS), text);
         enter_stop(f);
-        set_entered(f, FERRY_ERR_TIMEOUT, &err);
+        fabric_set_entered(f, FERRY_ERR_TIMEOUT, &err);
     }
 }
 
@@ -303,7 +299,8 @@ static uint64_t next_ns(const struct fabric *f, uint64_t now_ns)
         next = enter;
     for (int s = 0; s < (int)f->group.n_seats; s++) {
         const struct peer *peer = f->seats[s];
-        if (peer != NULL && peer->lost && !peer->gone && next > now_ns + 2 * MS)
+        if (f->ops->gone != NULL && peer != NULL && peer->lost && !peer->gone &&
+            next > now_ns + 2 * MS)
             next = now_ns + 2 * MS; /* the proof of its end comes a moment later */
     }
     return next;
@@ -465,7 +462,7 @@ static enum ferry_status make(struct fabric *f, const struct fabric_options *opt
     f->out = mem_zero(sizeof *f->out);
     if (f->buffer == NULL || f->in == NULL || f->out == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "fabric: no memory for messages");
-    group_init(&f->group, &f->limits, fabric_group_send, f);
+    group_init(&f->group, &f->limits, group_send, f);
     f->view.issuer = -1;
     atomic_store_explicit(&f->seat_number, UINT32_MAX, memory_order_relaxed);
     for (int s = 0; s < LIMIT_SEATS; s++) {

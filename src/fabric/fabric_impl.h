@@ -105,7 +105,6 @@ struct topic_item {
     struct topic_item *next;
     int seat;
     uint64_t instance;
-    uint32_t incarnation;
     enum fabric_topic topic;
     size_t n_bytes;
     unsigned char data[];
@@ -222,11 +221,10 @@ uint64_t enter_next_ns(const struct fabric *f);
 void enter_describe(const struct fabric *f, char *text, size_t size);
 
 /* fabric.c */
-void fabric_fail_entry(struct fabric *f, enum ferry_status status, const struct ferry_error *err);
+/* The first entry is over, with this; what comes later changes nothing. */
+void fabric_set_entered(struct fabric *f, enum ferry_status status, const struct ferry_error *err);
 void fabric_refused(struct fabric *f, const char *text);
 void fabric_reset(struct fabric *f, uint64_t now_ns);
-/* Sends in the group's name to who holds a seat, or will with the epoch that is proposed. */
-void fabric_group_send(void *arg, int seat, const struct wire *message);
 
 /* topic.c */
 void topic_receive(struct fabric *f, struct peer *peer, const struct wire *m);

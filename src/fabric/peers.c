@@ -48,6 +48,7 @@ struct peer *peers_dial(struct fabric *f, const char *address)
     }
     struct peer *peer = peers_add(f, conn, true);
     if (peer == NULL) {
+        (void)snprintf(f->entry.why, sizeof f->entry.why, "no memory for a connection");
         f->ops->close(conn, false);
         return NULL;
     }

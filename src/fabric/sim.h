@@ -11,7 +11,7 @@
  * a join) for something that needs time to pass waits for ever: it has to leave before.
  *
  * Deterministic: what arrives at one instant is put in an order that does not depend on threads
- * (hub_next_event), nothing that is sent arrives at the same instant, and every wire has one
+ * (next_event in loop.c), nothing that is sent arrives at the same instant, and every wire has one
  * sending thread. Two threads of one rank that are awake at one instant run side by side. */
 #ifndef FABRIC_SIM_H
 #define FABRIC_SIM_H

@@ -5,6 +5,7 @@
 #include "fabric/fabric_impl.h"
 
 #include "base/alloc.h"
+#include "base/error.h"
 
 #include <stdio.h>
 
@@ -90,7 +91,7 @@ enum ferry_status stats_create(struct fabric *f, struct ferry_error *err)
     enum ferry_status st;
 
     if (stats == NULL)
-        return FERRY_ERR_NOMEM;
+        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "fabric: no memory for its metrics");
     st = add(f, METRIC_TYPE_GAUGE, "ferry_group_epoch", "Epoch of the membership in force.", NULL,
              0, 1, &stats->epoch, err);
     if (st == FERRY_OK)

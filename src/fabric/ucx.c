@@ -275,6 +275,12 @@ static void transport_ucx_sleep(struct transport *transport, uint32_t seen, uint
     lane_bell_sleep((struct lane_bell *)(void *)transport->bell.region->data, seen, timeout_ns);
 }
 
+/* Only of a process of this host; another host's end cannot be told from a broken road. */
+static bool is_gone(const struct transport_conn *conn)
+{
+    return ucx_watch_is_gone(&conn->watch);
+}
+
 const struct transport_ops transport_ucx = {
     .name = "ucx",
     .create = transport_ucx_create,
@@ -292,4 +298,5 @@ const struct transport_ops transport_ucx = {
     .now_ns = transport_ucx_now_ns,
     .sleep = transport_ucx_sleep,
     .quarantined = ucx_quarantined,
+    .gone = is_gone,
 };

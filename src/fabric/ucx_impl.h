@@ -353,7 +353,6 @@ enum ferry_status ucx_accept(struct transport_conn *conn, const void *offer, siz
                              struct ferry_error *err);
 struct lane *ucx_lane(struct transport_conn *conn, enum lane_channel channel, enum lane_side side);
 enum link_class ucx_link(const struct transport_conn *conn);
-struct lane_shared *ucx_lane_ring(struct transport_conn *conn, enum lane_channel channel);
 /* Lets go of the peer's memory, and of the own with keep: into quarantine, unless the peer is gone
  * or on another host. What remains stays until ucx_lanes_free, since UCX may still read or write
  * it. */
@@ -365,7 +364,6 @@ size_t ucx_quarantined(const struct transport *transport);
 
 /* ---- ucx_ship.c ---- */
 
-void ucx_ship_init(struct transport_conn *conn);
 void ucx_committed(void *arg, struct lane *lane, uint64_t from, uint64_t to); /* engine */
 void ucx_released(void *arg, struct lane *lane, uint64_t tail);               /* engine */
 /* Sends what was committed and released. */

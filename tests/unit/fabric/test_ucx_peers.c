@@ -81,6 +81,9 @@ static void kill_one(struct side *side, uint64_t after, double *ms, size_t *n, s
         SIDE_WAIT(side, 1000, link->lost);
         ms[(*n)++] = (double)(link->lost_ns - killed_ns) / 1e6;
         assert_true(strlen(link->reason) > 0);
+        if (!over_tcp) /* proven, not just silent */
+            SIDE_WAIT(side, 1000, transport_ucx.gone(link->conn));
+        assert_int_equal(transport_ucx.gone(link->conn), !over_tcp); /* as of another host */
         link_close(link, true);
     }
     SIDE_WAIT(side, 1000, transport_ucx.quarantined(side->transport) == 0);
@@ -190,6 +193,7 @@ static void a_stopped_peer_blocks_nobody(void **state)
         (void)link_pump(link);
     }
     assert_int_equal(st, FERRY_AGAIN);
+    assert_false(transport_ucx.gone(link->conn)); /* silent, but there */
     uint64_t begin = now_ns();
     link_close(link, true);
     assert_true(now_ns() - begin < 100000000u * patience());
