@@ -309,6 +309,8 @@ void group_set_scheduler(struct group *group, struct scheduler *scheduler)
     (void)pthread_mutex_lock(&group->mutex);
     group->scheduler = scheduler;
     (void)pthread_mutex_unlock(&group->mutex);
+    if (scheduler != NULL) /* only now: the fabric keeps for it what the others have said before */
+        fabric_on_message(group->fabric, FABRIC_TOPIC_ENGINE, on_engine_message, group);
 }
 
 static void on_change(void *arg, int seat, enum seat_state from, enum seat_state to)
@@ -380,7 +382,6 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
         st = fabric_create(&group->fabric, &fabric, err);
     if (st == FERRY_OK) {
         fabric_on_message(group->fabric, FABRIC_TOPIC_APP, on_message, group);
-        fabric_on_message(group->fabric, FABRIC_TOPIC_ENGINE, on_engine_message, group);
         fabric_on_change(group->fabric, on_change, group);
         group->n_wanted = o->join == NULL ? o->n_ranks : 0;
         st = make_placement(group, o, err);

@@ -148,9 +148,10 @@ typedef void fabric_message_fn(void *arg, int seat, uint32_t incarnation, const 
 /* A state of a seat has changed. On the fabric's thread. */
 typedef void fabric_change_fn(void *arg, int seat, enum seat_state from, enum seat_state to);
 
-/* Once, before fabric_ready. */
+/* Once. What arrives for a topic before its handler is kept, up to a few queues' worth. */
 void fabric_on_message(struct fabric *fabric, enum fabric_topic topic, fabric_message_fn *fn,
                        void *arg);
+/* Once, before fabric_ready. */
 void fabric_on_change(struct fabric *fabric, fabric_change_fn *fn, void *arg);
 
 /* Reliable and in order per seat while both live; n_bytes <= TRANSPORT_CONTROL_MAX - 64.

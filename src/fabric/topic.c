@@ -150,7 +150,7 @@ void topic_receive(struct fabric *f, struct peer *peer, const struct wire *m)
     if (f->waiting.first == NULL &&
         deliver(f, peer->seat, peer->instance, m->topic.topic, m->topic.data, m->topic.n_bytes))
         return;
-    /* A sender that fills this is not one of ours: handlers are set before anything is said. */
+    /* A sender that fills this is not one of ours: little is said before handlers are set. */
     item = f->waiting.n_bytes > 4 * (size_t)LIMIT_FABRIC_QUEUE
                ? NULL
                : make_item(m->topic.topic, m->topic.data, m->topic.n_bytes);

@@ -53,6 +53,8 @@ class Served(cli.Case):
             during()
         for t in threads:
             t.join()
+        for i, text in got.items():
+            self.assertTrue(text.startswith("["), f"answer {i}: {text}")
         return got
 
     def start(self, *args):
@@ -71,6 +73,16 @@ class Served(cli.Case):
             got = self.answers(server, during=lambda: self.wait_away(server))
             self.assertEqual(got, want, flags)
             server.wait_for(lambda m: m.total("ferry_requests_away") == 0, 10, "all to be back")
+            server.stop()
+
+    def test_every_start_spreads(self):
+        """What a rank says while another has loaded but does not serve yet is heard."""
+        for _ in range(8):
+            server = self.start("--ranks", "3")
+            until = time.monotonic() + 10
+            while server.metrics().total("ferry_answers_sent_away_total") < 1:
+                self.assertLess(time.monotonic(), until, "nothing was ever sent away")
+                self.answers(server)
             server.stop()
 
     def check_fault(self, fault, *flags):
