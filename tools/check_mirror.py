@@ -3,8 +3,8 @@
 
 Rules: src/room/foo.c has tests/unit/room/test_foo.c; a file of src/kernel has tests/kernel/test_foo.c or
 that of a shorter name (matmul_q4.c: test_matmul_q4.c or test_matmul.c), as one test walks all levels;
-a verb in src/app may have tests/integration/test_foo*.* instead. The test must be named in a
-CMakeLists.txt of its folder. Exceptions, each with a written reason, are in
+a verb in src/app may have tests/integration/test_foo*.* instead. These tests and every test_*.py
+must be named in the CMakeLists.txt of their folder. Exceptions, each with a written reason, are in
 tools/mirror_exceptions.txt.
 """
 
@@ -41,15 +41,17 @@ def is_built(check, test):
     listing = os.path.join(os.path.dirname(test), "CMakeLists.txt")
     if not check.exists(listing):
         return False
-    stem = os.path.basename(test)[:-2]
+    base = os.path.basename(test)
+    stem = os.path.splitext(base)[0]
     words = set(re.findall(r"[\w.]+", re.sub(r"#[^\n]*", "", check.read(listing))))
-    return bool(words & {stem, stem + ".c", stem[len("test_"):]})
+    return bool(words & {stem, base, stem[len("test_"):]})
 
 
 def main():
     check = Check("check_mirror", __doc__)
     exceptions = check.reasons(LIST)
     sources = check.files(["src"], [".c"])
+    listed = [t for t in check.files(["tests"], [".py"]) if os.path.basename(t).startswith("test_")]
     n_mirrored = 0
     for rel in sources:
         tests = [t for t in candidates(rel) if check.exists(t)]
@@ -61,9 +63,10 @@ def main():
             check.bad(rel, 0, f"no test mirrors it; write {candidates(rel)[0]}"
                       + (f" or {candidates(rel)[-1]}" if rel.startswith("src/kernel/") else "")
                       + f", or give a reason in {LIST}")
-        for test in tests:
-            if not is_built(check, test):
-                check.bad(test, 0, "is not named in the CMakeLists.txt of its folder, so it never runs")
+        listed += tests
+    for test in listed:
+        if not is_built(check, test):
+            check.bad(test, 0, "is not named in the CMakeLists.txt of its folder, so it never runs")
     check.done(f"{n_mirrored} of {len(sources)} files mirrored, {len(exceptions)} exceptions")
 
 

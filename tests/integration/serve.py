@@ -353,7 +353,9 @@ class Server:
         start = time.monotonic()
         while not test(self.metrics()):
             if time.monotonic() - start > timeout * SLOW:
-                raise AssertionError(f"waited {timeout} s for {what}: {dict(self.metrics())}")
+                kept = {k: v for k, v in dict(self.metrics()).items()
+                        if v != 0 and "_bucket{" not in k and not k.startswith("vllm:")}
+                raise AssertionError(f"waited {timeout} s for {what}: {kept}")
             time.sleep(0.01)
         return time.monotonic() - start
 

@@ -7,13 +7,11 @@ import signal
 import subprocess
 import threading
 import time
-import unittest
 
 import cli
 
 IDS = cli.ids(150)
 TCP = {"FERRY_FABRIC_NO_SHM": "1"}
-SLOW = os.environ.get("FERRY_TEST_SANITIZE", "") != ""
 
 
 def ranks_of(pid):

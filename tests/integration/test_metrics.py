@@ -21,15 +21,16 @@ DOC = os.path.join(cli.ROOT, "docs", "metrics.md")
 ONLY_WITH = {"ferry_expert_rows_total": "--expert-metrics"}
 
 
-def documented():
-    """{name: (type, label names)} of the tables of docs/metrics.md, but for what takes several ranks."""
+def documented(group=False):
+    """{name: (type, label names, values)} of the tables of docs/metrics.md; with group also of the one
+    for several ranks."""
     found = {}
     with open(DOC, encoding="utf-8") as f:
         several = False
         for line in f:
             if line.startswith("## "):
                 several = "only with several ranks" in line
-            if several:
+            if several and not group:
                 continue
             cells = [c.strip() for c in line.strip().strip("|").split("|")]
             name = re.fullmatch(r"`([a-z0-9_:]+)`", cells[0])
@@ -67,7 +68,16 @@ class Metrics(serve.Case):
         return families(text)
 
     def test_the_document_names_the_same_series(self):
-        page, said = self.page(), documented()
+        self.check_names(self.page(), documented())
+
+    def test_the_document_names_what_several_ranks_add(self):
+        server = serve.start(self.demo(), "--ranks", 2, "--threads", 1, *self.flags[4:])
+        self.addCleanup(server.stop)
+        server.complete("Once", max_tokens=2)
+        self.assertGreater(len(documented(group=True)), len(documented()) + 5)
+        self.check_names(self.page(server), documented(group=True))
+
+    def check_names(self, page, said):
         self.assertGreater(len(said), 60)
         self.assertEqual(sorted(page), sorted(said))
         for name, (kind, labels, values) in said.items():

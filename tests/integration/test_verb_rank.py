@@ -2,12 +2,10 @@
 """ferry rank: joining a group by hand, with and without a key; what is refused, and how both sides say it."""
 
 import os
-import re
 import select
 import signal
 import socket
 import subprocess
-import threading
 import time
 
 import cli
