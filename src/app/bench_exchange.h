@@ -60,16 +60,12 @@ struct bench_rank {
     struct metric_registry *metrics;
     uint64_t spin_ns;     /* that waits may spin */
     uint32_t phase;       /* meetings so far */
-    pthread_mutex_t lock; /* of words and bad_words */
+    pthread_mutex_t lock; /* of words */
     struct bench_word words[LIMIT_SEATS];
-    size_t bad_words;
 };
 
 /* The lanes that a group for this shape needs. */
 void bench_lanes(const struct bench_shape *shape, struct transport_lanes *ret_lanes);
-
-/* Bytes that a rank takes, lanes included, for a refusal before anything starts. */
-double bench_bytes(const struct bench_shape *shape);
 
 /* Takes a control message of another rank (FABRIC_TOPIC_APP); arg is the struct bench_rank. */
 void bench_message(void *arg, int seat, uint32_t incarnation, const void *data, size_t n_bytes);
