@@ -97,7 +97,7 @@ void fabric_drain(struct fabric *fabric);
  * settled the epoch in which it began to drain; without the option, when it has that epoch. */
 void fabric_settle(struct fabric *fabric, uint32_t epoch);
 
-/* A number that grows with every step, and whether there is work at all; goes out with the
+/* A number that grows as work goes on, and whether there is work at all; goes out with the
  * heartbeats. A rank that is busy and does not move is slow: shown (stalled_ns), never given up. */
 void fabric_progress(struct fabric *fabric, uint64_t counter, bool busy);
 

@@ -76,7 +76,7 @@ static enum ferry_status add_seat(struct fabric *f, struct fabric_stats *stats, 
                  &stats->heard[seat], err);
     if (st == FERRY_OK)
         st = add(f, METRIC_TYPE_GAUGE, "ferry_seat_stalled_seconds",
-                 "Time that a busy rank's step counter has stood still.", &own, 1, 1,
+                 "Time since a rank that computes a step went on to its next layer.", &own, 1, 1,
                  &stats->stalled[seat], err);
     if (st == FERRY_OK)
         st = add(f, METRIC_TYPE_COUNTER, "ferry_fabric_wait_seconds_total",

@@ -466,6 +466,15 @@ static bool pays_to_overlap(const struct pass *p)
     return false;
 }
 
+/* The other ranks see that this one computes and moves on, or that it does not. */
+static void tell_progress(const struct model *model, size_t layer, bool busy)
+{
+    uint64_t n = model->config.n_layers + 1;
+
+    if (model->options.fabric != NULL)
+        fabric_progress(model->options.fabric, model->counters.steps * n + layer, busy);
+}
+
 /* While one micro-batch's rows travel, the other attends. Later rows of a sequence find the K and V
  * of the earlier ones: within a layer the first micro-batch is always ahead. */
 static enum ferry_status run_layers(struct pass *parts, size_t n_parts)
@@ -474,6 +483,7 @@ static enum ferry_status run_layers(struct pass *parts, size_t n_parts)
     enum ferry_status st = FERRY_OK;
 
     for (size_t l = 0; l <= n_layers && st == FERRY_OK; l++) {
+        tell_progress(parts[0].model, l, true);
         for (size_t i = 0; i < n_parts && st == FERRY_OK; i++) {
             if (l > 0)
                 st = layer_end(&parts[i], l - 1);
@@ -508,6 +518,7 @@ enum ferry_status forward(struct model *model, const struct model_run *runs, siz
         parts[1].slot = 1;
     }
     enum ferry_status st = run_layers(parts, n_parts);
+    tell_progress(model, p.config->n_layers, false);
     if (st != FERRY_OK) {
         exchange_abandon(model->exchange);
         return st;
