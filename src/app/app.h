@@ -63,6 +63,11 @@ void shared_options_init(struct shared_options *options);
 bool parse_flags(const struct argp *argp, int argc, char **argv, struct shared_options *shared,
                  void *input);
 
+/* For verbs that run a model, after parse_flags. Under mpirun: makes rank 0 the founder that runs
+ * the verb, and does the work of every other rank until rank 0 ends; `parallel`: answers at once
+ * that are made there, 0: none. True: the verb is over, with *ret_code. */
+bool rank_under_mpirun(struct shared_options *shared, size_t parallel, int *ret_code);
+
 /* Whole-number and list parsing for flags: false when the text is not exactly that. */
 bool parse_size(const char *text, size_t min, size_t max, size_t *ret);
 bool parse_double(const char *text, double *ret);

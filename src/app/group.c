@@ -7,7 +7,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "base/whole_file.h"
+#include "fabric/auth.h"
 #include "file/hash.h"
+#include "file/json.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -25,7 +28,7 @@ static const uint64_t START_NS = UINT64_C(600000000000); /* loading may take min
 static const uint64_t SPIN_NS = UINT64_C(50000);
 static const size_t LANE_BYTES_MOST = (size_t)16 << 20;
 
-enum { ARGS_MAX = 32, KEY_MAX = 4096, KEY_MIN = 16 };
+enum { ARGS_MAX = 40, TERM_MAX = 160 };
 
 struct group {
     struct fabric *fabric;
@@ -41,8 +44,9 @@ struct group {
     atomic_bool dropped; /* this rank was given up and joined again; set on the fabric's thread */
     atomic_bool ending;  /* the group ends as a whole: who leaves is not lost */
     uint64_t known;      /* bit per seat: was live once; the fabric's thread alone */
-    unsigned char key[KEY_MAX];
-    size_t n_key;
+    bool under_mpirun;   /* the ranks were not started here, but end with this one */
+    struct metric *survived[2]; /* losses: by replicas, by loading as well; NULL: not counted */
+    struct group_key key;
 };
 
 bool group_wanted(const struct group_options *options)
@@ -57,90 +61,139 @@ static bool starts_ranks(const struct group_options *o)
 
 size_t group_ranks_here(const struct group_options *options)
 {
-    return options->listen == NULL ? max_size(options->n_ranks, 1) : 1;
+    return options->n_here > 0 ? options->n_here : starts_ranks(options) ? options->n_ranks : 1;
 }
 
 int group_threads(const struct shared_options *options)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), n_here = (long)group_ranks_here(&options->group);
 
-    if (options->n_threads > 0 || !starts_ranks(&options->group))
+    if (options->n_threads > 0 || n_here == 1)
         return options->n_threads;
-    return cores > (long)options->group.n_ranks ? (int)(cores / (long)options->group.n_ranks) : 1;
+    return cores > n_here ? (int)(cores / n_here) : 1;
+}
+
+bool group_mpirun(size_t *ret_rank, size_t *ret_size, size_t *ret_here)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *size = getenv("OMPI_COMM_WORLD_SIZE"),
+               *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+
+    if (rank == NULL || size == NULL || !parse_size(size, 1, LIMIT_SEATS, ret_size) ||
+        !parse_size(rank, 0, *ret_size - 1, ret_rank))
+        return false;
+    if (here == NULL || !parse_size(here, 1, *ret_size, ret_here))
+        *ret_here = 1;
+    return true;
 }
 
 /* ---- what all ranks must agree on ---- */
 
-static enum ferry_status placement_term(const struct group_options *o, char ret_text[160],
-                                        struct ferry_error *err)
+static const char *placement_name(const struct group_options *o)
 {
-    const char *name = o->placement != NULL ? o->placement : "contiguous";
-    size_t n_replicas = max_size(o->n_replicas, 1), size = 0;
-    char hex[65] = "", *text = NULL;
+    return o->placement != NULL ? o->placement : "contiguous";
+}
 
-    if (strcmp(name, "contiguous") == 0 || strncmp(name, "random:", 7) == 0) {
-        (void)snprintf(ret_text, 160, "%.64s, replicas %zu", name, n_replicas);
+static bool is_file(const char *placement)
+{
+    return strcmp(placement, "contiguous") != 0 && strncmp(placement, "random:", 7) != 0;
+}
+
+/* The plan's file, when the placement is one. */
+static enum ferry_status read_plan(json_t **ret_json, const struct group_options *o,
+                                   struct ferry_error *err)
+{
+    const char *name = placement_name(o);
+    char *text = NULL;
+    size_t size = 0;
+
+    if (!is_file(name))
         return FERRY_OK;
-    }
-    enum ferry_status st = read_file(name, &text, &size, err);
-    if (st != FERRY_OK)
-        return st;
-    struct hash *hash = hash_create();
-    if (hash != NULL)
-        hash_raw(hash, text, size);
-    if (hash == NULL || !hash_finish(hash, hex))
-        st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "placement: no memory");
-    hash_destroy(hash);
+    enum ferry_status st = whole_file_read(&text, &size, name, LIMIT_JSON_FILE, err);
+    if (st == FERRY_OK)
+        st = json_parse(ret_json, text, size, LIMIT_JSON_VALUES, name, err);
     mem_free(text);
-    (void)snprintf(ret_text, 160, "file %s", hex);
     return st;
 }
 
-static enum ferry_status make_placement(struct group *group, const struct group_options *o,
-                                        struct ferry_error *err)
+static enum ferry_status placement_term(const struct group_options *o, const json_t *plan,
+                                        char ret_text[TERM_MAX], struct ferry_error *err)
 {
-    const struct model_config *c = model_config(group->model);
-    size_t n_seats = fabric_n_seats(group->fabric), n_replicas = max_size(o->n_replicas, 1);
-    const char *name = o->placement != NULL ? o->placement : "contiguous";
-    size_t n_experts = c->router.n_experts, seed = 0;
+    char hex[65] = "";
 
-    if (strcmp(name, "contiguous") == 0)
-        return placement_contiguous(&group->placement, c->n_layers, n_experts, n_seats, n_replicas,
-                                    err);
-    if (strncmp(name, "random:", 7) == 0) {
-        if (!parse_size(name + 7, 0, SIZE_MAX, &seed))
-            return FERRY_FAIL(err, FERRY_ERR_ARG, "placement '%s': the seed is not a whole number",
-                              name);
-        return placement_random(&group->placement, c->n_layers, n_experts, n_seats, n_replicas,
-                                seed, err);
+    if (plan == NULL) {
+        (void)snprintf(ret_text, TERM_MAX, "%.64s, replicas %zu", placement_name(o),
+                       max_size(o->n_replicas, 1));
+        return FERRY_OK;
     }
-    return placement_read(&group->placement, name, (const unsigned char *)c->layer_has_experts,
-                          c->n_layers, n_experts, n_seats, err);
+    struct hash *hash = hash_create();
+    if (hash != NULL)
+        hash_json(hash, plan);
+    bool good = hash != NULL && hash_finish(hash, hex);
+    hash_destroy(hash);
+    (void)snprintf(ret_text, TERM_MAX, "plan %s", hex);
+    return good ? FERRY_OK : FERRY_FAIL(err, FERRY_ERR_NOMEM, "placement: no memory");
 }
 
-static enum ferry_status read_key(struct group *group, const char *path, struct ferry_error *err)
+static enum ferry_status make_placement(struct placement **ret, const struct group_options *o,
+                                        json_t *plan, const struct model_config *c, size_t n_seats,
+                                        struct ferry_error *err)
+{
+    size_t n_replicas = max_size(o->n_replicas, 1);
+    const char *name = placement_name(o);
+    size_t n_experts = c->router.n_experts, seed = 0;
+
+    if (plan != NULL)
+        return placement_from_json(ret, plan, name, c->layer_has_experts, c->n_layers, n_experts,
+                                   n_seats, err);
+    if (strcmp(name, "contiguous") == 0)
+        return placement_contiguous(ret, c->n_layers, n_experts, n_seats, n_replicas, err);
+    if (!parse_size(name + strlen("random:"), 0, SIZE_MAX, &seed))
+        return FERRY_FAIL(err, FERRY_ERR_ARG, "placement '%s': the seed is not a whole number",
+                          name);
+    return placement_random(ret, c->n_layers, n_experts, n_seats, n_replicas, seed, err);
+}
+
+enum ferry_status group_placement(struct placement **ret, const struct group_options *options,
+                                  const struct model_config *config, struct ferry_error *err)
+{
+    json_t *plan = NULL;
+    enum ferry_status st = read_plan(&plan, options, err);
+
+    if (st == FERRY_OK)
+        st = make_placement(ret, options, plan, config, max_size(options->n_ranks, 1), err);
+    json_decref(plan);
+    return st;
+}
+
+enum ferry_status group_key_read(struct group_key *key, const char *path, struct ferry_error *err)
 {
     char *text = NULL;
-    size_t size = 0;
-    enum ferry_status st = FERRY_OK;
+    size_t size = 0, whole;
 
+    key->n = 0;
     if (path == NULL)
         return FERRY_OK;
-    st = read_file(path, &text, &size, err);
+    enum ferry_status st = read_file(path, &text, &size, err);
     if (st != FERRY_OK)
         return st;
+    whole = size;
     while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r'))
         size--;
-    if (size < KEY_MIN || size > KEY_MAX)
+    if (size < GROUP_KEY_MIN || size > GROUP_KEY_MAX)
         st = FERRY_FAIL(err, FERRY_ERR_ARG,
                         "group key '%s' has %zu bytes, not %d to %d; make one with: openssl rand "
                         "-hex 32",
-                        path, size, KEY_MIN, KEY_MAX);
+                        path, size, GROUP_KEY_MIN, GROUP_KEY_MAX);
     else
-        memcpy(group->key, text, group->n_key = size);
-    memset(text, 0, size);
+        memcpy(key->bytes, text, key->n = size);
+    explicit_bzero(text, whole);
     mem_free(text);
     return st;
+}
+
+const char *group_listen_default(const char *join, const struct group_key *key)
+{
+    return join != NULL && key->n > 0 && !auth_is_loopback(join) ? "0.0.0.0:0" : "127.0.0.1:0";
 }
 
 /* ---- processes ---- */
@@ -149,7 +202,8 @@ static enum ferry_status read_key(struct group *group, const char *path, struct 
 struct command {
     char *args[ARGS_MAX];
     size_t n;
-    char threads[16], chunk[24], context[24], replicas[24], ranks[24], parallel[24];
+    char threads[16], chunk[24], context[24], replicas[24], ranks[24], parallel[24], batches[24],
+        parent[24];
 };
 
 static void add(struct command *c, const char *flag, const char *value)
@@ -189,8 +243,12 @@ static void make_command(struct command *c, const struct shared_options *o,
         add(c, "--placement", o->group.placement);
     if (o->group.key_file != NULL)
         add(c, "--group-key-file", o->group.key_file);
+    (void)snprintf(c->batches, sizeof c->batches, "%zu", o->micro_batches);
+    if (o->micro_batches > 0) /* else by the roads, as here */
+        add(c, "--micro-batches", c->batches);
     add(c, o->no_repack ? "--no-repack" : "--repack", NULL);
-    add(c, "--with-parent", NULL);
+    (void)snprintf(c->parent, sizeof c->parent, "%ld", (long)getpid());
+    add(c, "--with-parent", c->parent);
 }
 
 static enum ferry_status start_ranks(struct group *group, const struct shared_options *o,
@@ -265,7 +323,7 @@ static void end_ranks(struct group *group)
                  {SIGTERM, UINT64_C(5000000000)},
                  {SIGKILL, UINT64_C(5000000000)}};
 
-    if (group->n_pids > 0 && group->fabric != NULL)
+    if (group->fabric != NULL && (group->n_pids > 0 || group->under_mpirun))
         tell_end(group);
     for (size_t step = 0; step < 3 && any_runs(group); step++) {
         uint64_t until = clock_now_ns() + STEPS[step].wait_ns;
@@ -279,6 +337,32 @@ static void end_ranks(struct group *group)
 }
 
 /* ---- the group ---- */
+
+static enum ferry_status add_metrics(struct group *group, struct metric_registry *registry,
+                                     struct ferry_error *err)
+{
+    static const char *const MEANS[2] = {"replicas", "file"};
+    enum ferry_status st = FERRY_OK;
+
+    for (size_t i = 0; i < 2 && registry != NULL && st == FERRY_OK; i++) {
+        struct metric_label label = {"means", MEANS[i]};
+        struct metric_spec spec = {.type = METRIC_TYPE_GAUGE,
+                                   .name = "ferry_group_losses_survived",
+                                   .help = "Ranks that may be lost now, whichever they are: until "
+                                           "an expert has to be loaded, and by loading it.",
+                                   .labels = &label,
+                                   .n_labels = 1};
+        st = metric_register(registry, &spec, &group->survived[i], err);
+    }
+    return st;
+}
+
+static void note_live(struct group *group, uint64_t live)
+{
+    group->live = live;
+    metric_set(group->survived[0], placement_losses_survived(group->placement, live));
+    metric_set(group->survived[1], __builtin_popcountll(live) - 1);
+}
 
 static void on_message(void *arg, int seat, uint32_t incarnation, const void *data, size_t n_bytes)
 {
@@ -346,17 +430,21 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
 {
     const struct group_options *o = &options->group;
     struct group *group = mem_zero(sizeof *group);
-    char placement[160], step[32];
-    bool starts = starts_ranks(o);
+    char placement[TERM_MAX] = "", step[32];
+    json_t *plan = NULL;
     size_t n_cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+    size_t n_threads = group_ranks_here(o) * (size_t)device_threads(model_device(model));
 
     if (group == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "group: no memory");
     group->model = model;
+    group->under_mpirun = o->under_mpirun;
     (void)pthread_mutex_init(&group->mutex, NULL);
-    enum ferry_status st = placement_term(o, placement, err);
+    enum ferry_status st = read_plan(&plan, o, err);
     if (st == FERRY_OK)
-        st = read_key(group, o->key_file, err);
+        st = placement_term(o, plan, placement, err);
+    if (st == FERRY_OK)
+        st = group_key_read(&group->key, o->key_file, err);
     (void)snprintf(step, sizeof step, "%zu", model_options(model)->step_tokens);
     const char *root = model_manifest_root(model);
     const struct fabric_term terms[] = {{"numerics", model_numerics(model)},
@@ -364,17 +452,15 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
                                         {"placement", placement},
                                         {"manifest", root != NULL ? root : "none"}};
     struct fabric_options fabric = {
-        .listen = o->listen != NULL ? o->listen : "127.0.0.1:0",
+        .listen = o->listen != NULL ? o->listen : group_listen_default(o->join, &group->key),
         .join = o->join,
         .seat = o->seat - 1,
         .n_seats = o->n_ranks,
-        .key = group->n_key > 0 ? group->key : NULL,
-        .n_key = group->n_key,
+        .key = group->key.n > 0 ? group->key.bytes : NULL,
+        .n_key = group->key.n,
         .terms = terms,
         .n_terms = sizeof terms / sizeof terms[0],
-        .spin_ns = starts && o->n_ranks * (size_t)device_threads(model_device(model)) > n_cores
-                       ? 0
-                       : SPIN_NS,
+        .spin_ns = n_threads > n_cores ? 0 : SPIN_NS, /* who waits must not keep who works */
         .settles = true,
         .metrics = o->metrics};
     model_lanes(model, LANE_BYTES_MOST, &fabric.lanes);
@@ -383,12 +469,16 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
     if (st == FERRY_OK) {
         fabric_on_message(group->fabric, FABRIC_TOPIC_APP, on_message, group);
         fabric_on_change(group->fabric, on_change, group);
+        st = add_metrics(group, o->metrics, err);
         group->n_wanted = o->join == NULL ? o->n_ranks : 0;
-        st = make_placement(group, o, err);
     }
     if (st == FERRY_OK)
-        st = model_join(model, group->fabric, group->placement, err);
-    if (st == FERRY_OK && starts)
+        st = make_placement(&group->placement, o, plan, model_config(model),
+                            fabric_n_seats(group->fabric), err);
+    json_decref(plan);
+    if (st == FERRY_OK)
+        st = model_join(model, group->fabric, group->placement, fabric_seat(group->fabric), err);
+    if (st == FERRY_OK && starts_ranks(o))
         st = start_ranks(group, options, err);
     if (st != FERRY_OK) {
         group_close(group);
@@ -417,7 +507,8 @@ enum ferry_status group_start(struct group *group, struct ferry_error *err)
                               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     } while (st == FERRY_ERR_TIMEOUT && clock_now_ns() < until);
     group->epoch = fabric_epoch(group->fabric);
-    group->live = group->seen = fabric_live(group->fabric);
+    note_live(group, fabric_live(group->fabric));
+    group->seen = group->live;
     return st;
 }
 
@@ -457,7 +548,7 @@ void group_follow(struct group *group)
         load_lost(group, live);
     fabric_settle(group->fabric, epoch);
     group->epoch = epoch;
-    group->live = live;
+    note_live(group, live);
 }
 
 void group_follow_hook(void *arg)
@@ -475,7 +566,7 @@ void group_close(struct group *group)
     placement_destroy(group->placement);
     (void)pthread_mutex_destroy(&group->mutex);
     mem_free(group->pids);
-    memset(group->key, 0, sizeof group->key);
+    explicit_bzero(&group->key, sizeof group->key);
     mem_free(group);
 }
 

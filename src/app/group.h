@@ -2,7 +2,7 @@
  * --listen, or joined with --join.
  *
  * Why here: every verb that runs a model may run it on several ranks, and none of them should know
- * how. Processes are started and ended in this file only. */
+ * how. It must not know what the ranks compute. */
 #ifndef APP_GROUP_H
 #define APP_GROUP_H
 
@@ -25,6 +25,8 @@ struct group_options {
     const char *listen, *join;
     const char *key_file;
     int seat;                        /* wanted + 1; 0: any */
+    size_t n_here;                   /* ranks that share this machine; 0: those started here */
+    bool under_mpirun;               /* rank 0 founds, the others join it; all end together */
     struct metric_registry *metrics; /* the verb's to set: where the group is counted, or NULL */
 };
 
@@ -33,15 +35,42 @@ bool group_wanted(const struct group_options *options);
 
 struct shared_options;
 
+/* Rank, size and ranks on this machine that mpirun gave this process. False: it did not start it,
+ * or gave it none of 1..LIMIT_SEATS ranks. */
+bool group_mpirun(size_t *ret_rank, size_t *ret_size, size_t *ret_here);
+
+/* A group's secret. */
+enum { GROUP_KEY_MIN = 16, GROUP_KEY_MAX = 4096 };
+struct group_key {
+    size_t n; /* bytes; 0: none */
+    unsigned char bytes[GROUP_KEY_MAX];
+};
+
+/* The content of a file without its end of line; NULL: no key. Errors: those of read_file,
+ * FERRY_ERR_ARG (too short or too long). */
+enum ferry_status group_key_read(struct group_key *key, const char *path,
+                                 struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Where a rank listens that was told nothing: on this machine alone, unless it joins, with a key, a
+ * group beyond it; then at every address, and the others learn the best one. join: NULL for a
+ * founder. */
+const char *group_listen_default(const char *join, const struct group_key *key);
+
 /* Ranks of the group that share this machine's memory, as far as is known. */
 size_t group_ranks_here(const struct group_options *options);
 
 /* Threads of each rank when the ranks of a group share this machine and no number was given. */
 int group_threads(const struct shared_options *options);
 
+/* Who will hold which expert in a group of these options, n_ranks seats. Errors: those of
+ * whole_file_read, json_parse and placement_from_json; FERRY_ERR_ARG. */
+enum ferry_status group_placement(struct placement **ret, const struct group_options *options,
+                                  const struct model_config *config,
+                                  struct ferry_error *err) FERRY_MUST_CHECK;
+
 /* Founds or joins, starts the other ranks where --ranks asks for it, and tells the model what to
- * hold: between model_open and model_load. Errors: those of fabric_create, placement_read and
- * model_join; FERRY_ERR_IO (processes, key file). */
+ * hold: between model_open and model_load. Errors: those of fabric_create, placement_from_json and
+ * model_join; FERRY_ERR_IO (processes, files). */
 enum ferry_status group_open(struct group **ret_group, const struct shared_options *options,
                              struct model *model, struct ferry_error *err) FERRY_MUST_CHECK;
 

@@ -84,26 +84,29 @@ static size_t pick_pages(const struct loaded *loaded, const struct shared_option
     return max_size(left > 0 ? (size_t)(left / page) : 0, one);
 }
 
-/* Refuses what would not fit, before the kernel's out-of-memory killer does. */
+/* Refuses what would not fit, before the kernel's out-of-memory killer does. Who founds a group
+ * counts the other ranks of this machine too: they hold as much, and take it at the same time. */
 static enum ferry_status check_memory(const struct loaded *loaded,
+                                      const struct group_options *group,
                                       const struct engine_options *engine, struct ferry_error *err)
 {
     const struct model_plan *plan = model_plan(loaded->model);
+    size_t n_ranks = group->join == NULL ? group_ranks_here(group) : 1;
     double need = (double)plan->weights_packed + (double)plan->room_packed + (double)plan->step;
     double available = (double)proc_kb("/proc/meminfo", "MemAvailable") * 1024;
     char a[32], b[32];
 
     if (engine != NULL)
         need += (double)engine_bytes(loaded->model, engine);
+    need *= (double)n_ranks;
     if (available == 0 || need <= available)
         return FERRY_OK;
-    return FERRY_FAIL(err, FERRY_ERR_NOMEM,
-                      "this needs %s and %s are available; try --no-repack, a smaller --context or "
-                      "--prefill-chunk%s "
-                      "('ferry inspect' has the table)",
-                      bytes_text(need, a), bytes_text(available, b),
-                      engine != NULL && engine->n_sequences > 1 ? ", --parallel or --kv-tokens"
-                                                                : "");
+    return FERRY_FAIL(
+        err, FERRY_ERR_NOMEM,
+        "this needs %s%s and %s are available; try --no-repack, a smaller --context "
+        "or --prefill-chunk%s ('ferry inspect' has the table)",
+        bytes_text(need, a), n_ranks > 1 ? " in all ranks" : "", bytes_text(available, b),
+        engine != NULL && engine->n_sequences > 1 ? ", --parallel or --kv-tokens" : "");
 }
 
 enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options *options,
@@ -144,7 +147,7 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
         engine.context = held;
     }
     if (st == FERRY_OK && request->weights)
-        st = check_memory(loaded, request->n_sequences > 0 ? &engine : NULL, err);
+        st = check_memory(loaded, &options->group, request->n_sequences > 0 ? &engine : NULL, err);
     if (st == FERRY_OK && request->weights)
         st = model_load(loaded->model, err);
     if (st == FERRY_OK && request->n_sequences > 0)

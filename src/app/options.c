@@ -187,7 +187,9 @@ static const struct argp_option SHARED[] = {
      "Who holds which expert: a plan's JSON file, 'contiguous' (the default) or 'random:SEED'", 11},
     {"replicas", KEY_REPLICAS, "N", 0, "Ranks that hold each expert (default 1)", 11},
     {"listen", KEY_LISTEN, "HOST:PORT", 0,
-     "Found a group of --ranks N that others join at this address", 11},
+     "Found a group of --ranks N that others join at this address; with --join: this rank's own "
+     "(default: the best one of this host)",
+     11},
     {"join", KEY_JOIN, "HOST:PORT", 0, "Join a group by any member's address", 11},
     {"seat", KEY_SEAT, "N", 0, "Seat to take in the group (default: any free one)", 11},
     {"group-key-file", KEY_GROUP_KEY, "FILE", 0,

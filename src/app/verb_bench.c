@@ -330,6 +330,8 @@ int verb_bench(int argc, char **argv)
     }
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
+    if (rank_under_mpirun(&o.shared, 0, &code))
+        return code;
     enum ferry_status st = bench(&o, &code, &err);
     return st == FERRY_OK ? code : fail(st, &err);
 }

@@ -22,7 +22,7 @@
 
 extern char **environ;
 
-enum { TOKENS_MAX = 1 << 16, ROUNDS_MAX = 1000000, KEY_MIN = 16, KEY_MAX = 4096, ARGS_MAX = 48 };
+enum { TOKENS_MAX = 1 << 16, ROUNDS_MAX = 1000000, ARGS_MAX = 48 };
 static const uint64_t CONNECT_NS = UINT64_C(30000000000), END_NS = UINT64_C(5000000000);
 static const uint64_t LIVE_NS = UINT64_C(30000000000), LOOK_NS = UINT64_C(100000000);
 static const uint64_t SILENT_NS = UINT64_C(2000000000);
@@ -160,10 +160,6 @@ static void check_flags(struct argp_state *state, const struct exchange_options_
 
     if (s->top_k > s->n_experts)
         argp_failure(state, EXIT_USAGE, 0, "--top-k %zu of --experts %zu", s->top_k, s->n_experts);
-    if (o->join != NULL && o->listen == NULL && o->parent == 0 && o->key_file != NULL)
-        argp_failure(
-            state, EXIT_USAGE, 0,
-            "--join beyond this machine needs --listen HOST:PORT, this host's own address");
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -202,8 +198,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         good = parse_shape(key, arg, &o->shape);
     }
     if (!good)
-        argp_failure(state, EXIT_USAGE, 0, "'%s' is not what this flag takes, or out of range",
-                     arg);
+        flag_failure(state, OPTIONS, key, arg, "is not what it takes, or out of range");
     return 0;
 }
 
@@ -213,8 +208,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 struct run {
     const struct exchange_options_of_verb *options;
     struct bench_rank rank;
-    unsigned char key[KEY_MAX];
-    size_t n_key;
+    struct group_key key;
     pid_t pids[LIMIT_SEATS]; /* of ranks started here; 0: has ended */
     size_t n_pids;
     size_t mpi_rank; /* SIZE_MAX: not under mpirun */
@@ -224,15 +218,12 @@ struct run {
 /* Rank and size from mpirun's environment, unless flags say who starts whom. */
 static void ask_mpirun(struct run *run, struct exchange_options_of_verb *o)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *size = getenv("OMPI_COMM_WORLD_SIZE");
-    size_t n, r;
+    size_t n, n_here;
 
-    run->mpi_rank = SIZE_MAX;
-    if (o->ranks_given || o->join != NULL || rank == NULL || size == NULL ||
-        !parse_size(size, 1, LIMIT_SEATS, &n) || !parse_size(rank, 0, n - 1, &r))
-        return;
-    run->mpi_rank = r;
-    o->shape.n_ranks = n;
+    if (o->ranks_given || o->join != NULL || !group_mpirun(&run->mpi_rank, &n, &n_here))
+        run->mpi_rank = SIZE_MAX;
+    else
+        o->shape.n_ranks = n;
 }
 
 /* One processor per rank, in turn: neither the ranks nor what is compared with them should move. */
@@ -251,30 +242,6 @@ static void pin(const struct run *run)
             return;
         }
     }
-}
-
-static enum ferry_status read_key(struct run *run, struct ferry_error *err)
-{
-    const char *path = run->options->key_file;
-    char *text = NULL;
-    size_t size = 0;
-
-    if (path == NULL)
-        return FERRY_OK;
-    enum ferry_status st = read_file(path, &text, &size, err);
-    if (st != FERRY_OK)
-        return st;
-    while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r'))
-        size--;
-    if (size < KEY_MIN || size > KEY_MAX)
-        st = FERRY_FAIL(err, FERRY_ERR_ARG,
-                        "group key '%s' has %zu bytes, not %d to %d; make one with: openssl rand "
-                        "-hex 32",
-                        path, size, KEY_MIN, KEY_MAX);
-    else
-        memcpy(run->key, text, run->n_key = size);
-    mem_free(text);
-    return st;
 }
 
 /* The shape as terms of the group; texts [512] is theirs. */
@@ -303,19 +270,17 @@ static enum ferry_status open_group(struct run *run, struct ferry_error *err)
     const struct bench_shape *s = &o->shape;
     char texts[512];
     struct fabric_term terms[3];
-    bool joins = o->join != NULL || (run->mpi_rank != SIZE_MAX && run->mpi_rank > 0);
+    bool joins_rank0 = run->mpi_rank != SIZE_MAX && run->mpi_rank > 0;
+    const char *join = joins_rank0 ? o->listen : o->join;
     size_t n_cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
     struct fabric_options fabric = {
-        .listen = o->listen != NULL && !(joins && run->mpi_rank != SIZE_MAX) ? o->listen
-                  : run->n_key > 0                                           ? "0.0.0.0:0"
-                                                                             : "127.0.0.1:0",
-        .join = !joins            ? NULL
-                : o->join != NULL ? o->join
-                                  : o->listen,
+        .listen =
+            o->listen != NULL && !joins_rank0 ? o->listen : group_listen_default(join, &run->key),
+        .join = join,
         .seat = -1,
         .n_seats = s->n_ranks,
-        .key = run->n_key > 0 ? run->key : NULL,
-        .n_key = run->n_key,
+        .key = run->key.n > 0 ? run->key.bytes : NULL,
+        .n_key = run->key.n,
         .terms = terms,
         .n_terms = make_terms(o, texts, terms),
         .suspect_ns = SILENT_NS, /* a busy machine must not end a measurement */
@@ -538,7 +503,7 @@ static enum ferry_status run_verb(struct run *run, struct ferry_error *err)
 {
     const struct exchange_options_of_verb *o = run->options;
     bool starts = o->join == NULL && run->mpi_rank == SIZE_MAX && o->listen == NULL;
-    enum ferry_status st = read_key(run, err);
+    enum ferry_status st = group_key_read(&run->key, o->key_file, err);
 
     if (run->mpi_rank != SIZE_MAX && o->listen == NULL && o->shape.n_ranks > 1)
         return FERRY_FAIL(err, FERRY_ERR_ARG,
@@ -600,6 +565,7 @@ int verb_bench_exchange(int argc, char **argv)
     enum ferry_status st = run_verb(run, &err);
     bool failed = run->failed;
     (void)pthread_mutex_destroy(&run->rank.lock);
+    explicit_bzero(&run->key, sizeof run->key);
     mem_free(run);
     if (st != FERRY_OK)
         return fail(st, &err);

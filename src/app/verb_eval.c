@@ -273,6 +273,8 @@ int verb_eval(int argc, char **argv)
         LOG_ERROR("eval needs --text-file, a window of at least 2 and a stride below the window");
         return EXIT_USAGE;
     }
+    if (rank_under_mpirun(&o.shared, 0, &code))
+        return code;
     enum ferry_status st = read_file(o.text_file, &text, &size, &err);
     if (st == FERRY_OK)
         st = run_eval(&o, text, size, &code, &err);

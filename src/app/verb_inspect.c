@@ -1,5 +1,5 @@
-/* ferry inspect: what a checkpoint is, what it will cost, and whether it can be loaded. Reads no
- * weight data but hashes on request. */
+/* ferry inspect: what a checkpoint is, what it will cost, alone or in a group of ranks, and whether
+ * it can be loaded. Reads no weight data but hashes on request. */
 #include "app/app.h"
 
 #include "base/error.h"
@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Code, libraries, stacks and allocator slack of a process that has loaded and not yet stepped: 8.0
- * MiB with the model in the repository as with 223 MB of weights and 200,000 tokens. Steps add what
- * they touch: KV pages and rows of the mapped embedding. */
-enum { PROCESS_BYTES = 12 << 20 }; /* code, libraries (UCX: 2 MB), stacks; measured */
+/* Code, libraries, stacks and allocator slack of a process that has loaded and not yet stepped,
+ * measured: the same with the model in the repository as with 223 MB of weights and 200,000 tokens.
+ * Steps add what they touch: KV pages and rows of the mapped embedding. */
+enum { PROCESS_BYTES = 12 << 20 };
 
 struct inspect_options {
     struct shared_options shared;
@@ -159,7 +159,8 @@ static void print_people(const struct inspect_options *o, const struct loaded *l
             (void)printf("    %-8s  %6zu  %s\n", dtype_name((enum dtype)d), dtypes.count[d],
                          bytes_text((double)dtypes.bytes[d], a));
     }
-    (void)printf("  memory\n");
+    (void)printf("  memory%s\n",
+                 o->shared.group.n_ranks > 1 ? "      of a rank that held everything" : "");
     if (plan->weights_packed > 0)
         (void)printf("    weights   %s, repacked (file: %s)\n", bytes_text((double)m.weights, a),
                      bytes_text((double)plan->weights_file, b));
@@ -183,6 +184,81 @@ static void print_people(const struct inspect_options *o, const struct loaded *l
     (void)printf("  numerics    %s\n", model_numerics(l->model));
     print_checks(l);
 }
+
+/* ---- a group of ranks (--ranks) ---- */
+
+/* What one rank would hold. */
+struct rank_share {
+    size_t experts, weights, room; /* room: bytes for experts of another rank that is lost */
+};
+
+struct group_table {
+    size_t n_ranks;
+    int survived; /* losses, whichever ranks they are, before an expert has to be loaded */
+    struct rank_share ranks[LIMIT_SEATS];
+};
+
+static enum ferry_status group_table(const struct inspect_options *o, const struct loaded *l,
+                                     struct group_table *ret, struct ferry_error *err)
+{
+    const struct group_options *group = &o->shared.group;
+    const struct model_plan *plan = model_plan(l->model);
+    struct placement *placement = NULL;
+
+    *ret = (struct group_table){.n_ranks = group->n_ranks};
+    if (group->n_ranks < 2)
+        return FERRY_OK;
+    enum ferry_status st = group_placement(&placement, group, model_config(l->model), err);
+    for (size_t r = 0; r < ret->n_ranks && st == FERRY_OK; r++) {
+        st = model_join(l->model, NULL, placement, (int)r, err);
+        ret->ranks[r] = (struct rank_share){
+            .experts = plan->experts_held,
+            .weights = plan->weights_packed > 0 ? plan->weights_packed : plan->weights_file,
+            .room = plan->room_packed};
+    }
+    if (st == FERRY_OK)
+        ret->survived =
+            placement_losses_survived(placement, (UINT64_C(2) << (ret->n_ranks - 1)) - UINT64_C(1));
+    /* The plan is that of one rank again. */
+    if (model_join(l->model, NULL, NULL, 0, NULL) != FERRY_OK && st == FERRY_OK)
+        st = FERRY_FAIL(err, FERRY_ERR_ARG, "inspect: the model cannot be held by one rank");
+    placement_destroy(placement);
+    return st;
+}
+
+static void print_group(const struct group_table *g)
+{
+    char a[32], b[32];
+
+    if (g->n_ranks < 2)
+        return;
+    (void)printf("  group       %zu ranks\n", g->n_ranks);
+    for (size_t r = 0; r < g->n_ranks; r++)
+        (void)printf(
+            "    seat %-4zu %zu experts over all layers, weights %s, room for a lost rank's "
+            "%s\n",
+            r, g->ranks[r].experts, bytes_text((double)g->ranks[r].weights, a),
+            bytes_text((double)g->ranks[r].room, b));
+    (void)printf("    losses    any %d without a load, then one after the other down to one rank, "
+                 "with loads from the file\n",
+                 g->survived);
+}
+
+static json_t *group_json(const struct group_table *g)
+{
+    json_t *seats = json_array();
+
+    for (size_t r = 0; r < g->n_ranks; r++)
+        (void)json_array_append_new(
+            seats, json_pack("{s:I, s:I, s:I}", "experts", (json_int_t)g->ranks[r].experts,
+                             "weights_bytes", (json_int_t)g->ranks[r].weights, "room_bytes",
+                             (json_int_t)g->ranks[r].room));
+    return json_pack("{s:I, s:i, s:I, s:o}", "ranks", (json_int_t)g->n_ranks,
+                     "losses_survived_by_replicas", g->survived, "losses_survived_by_file",
+                     (json_int_t)(g->n_ranks - 1), "seats", seats);
+}
+
+/* ---- JSON and lists ---- */
 
 static json_t *tensors_json(const struct checkpoint *checkpoint)
 {
@@ -232,7 +308,8 @@ static json_t *hashes_json(const struct loaded *l)
     return layers;
 }
 
-static int print_machine(const struct inspect_options *o, const struct loaded *l)
+static int print_machine(const struct inspect_options *o, const struct loaded *l,
+                         const struct group_table *group)
 {
     const struct model_config *c = model_config(l->model);
     const struct model_plan *plan = model_plan(l->model);
@@ -269,6 +346,8 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
     (void)json_object_set_new(
         json, "manifest_root",
         json_string(model_manifest_root(l->model) != NULL ? model_manifest_root(l->model) : ""));
+    if (group->n_ranks > 1)
+        (void)json_object_set_new(json, "group", group_json(group));
     if (o->tensors)
         (void)json_object_set_new(json, "tensors", tensors_json(l->checkpoint));
     if (o->hashes)
@@ -313,6 +392,7 @@ int verb_inspect(int argc, char **argv)
         CHILDREN, NULL,  NULL};
     struct inspect_options o = {0};
     struct loaded loaded = {0};
+    struct group_table group;
     struct load_request request = {.any_tokenizer = true};
     struct ferry_error err = {0};
     int code = EXIT_GOOD;
@@ -320,10 +400,13 @@ int verb_inspect(int argc, char **argv)
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
     enum ferry_status st = loaded_open(&loaded, &o.shared, &request, &err);
+    if (st == FERRY_OK)
+        st = group_table(&o, &loaded, &group, &err);
     if (st == FERRY_OK && o.shared.json)
-        code = print_machine(&o, &loaded);
+        code = print_machine(&o, &loaded, &group);
     else if (st == FERRY_OK) {
         print_people(&o, &loaded);
+        print_group(&group);
         print_lists(&o, &loaded);
     }
     loaded_close(&loaded);

@@ -135,6 +135,8 @@ int verb_logits(int argc, char **argv)
         LOG_ERROR("logits needs --out and one of --ids and --ids-file");
         return EXIT_USAGE;
     }
+    if (rank_under_mpirun(&o.shared, 0, &code))
+        return code;
     enum ferry_status st = read_ids(o.ids, o.ids_file, &ids, &err);
     if (st == FERRY_OK && ids.count == 0)
         st = FERRY_FAIL(&err, FERRY_ERR_ARG, "there are no token ids");

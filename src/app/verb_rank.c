@@ -1,4 +1,5 @@
-/* ferry rank: one rank of an expert-parallel group, without a front door of its own. */
+/* ferry rank: one rank of an expert-parallel group, without a front door of its own. The ranks that
+ * mpirun started with another verb become the same. */
 #include "app/app.h"
 #include "app/group.h"
 #include "base/clock.h"
@@ -16,7 +17,7 @@ static const uint64_t DRAIN_NS = UINT64_C(10000000000);
 
 struct rank_options {
     struct shared_options shared;
-    bool with_parent;
+    size_t parent; /* process that started this rank and ends it; 0: a person or mpirun did */
     size_t parallel;
 };
 
@@ -27,7 +28,7 @@ static const struct argp_option OPTIONS[] = {
      "Answers that are made here at once for front doors elsewhere (default 16); 0: only experts "
      "work here",
      0},
-    {"with-parent", KEY_WITH_PARENT, NULL, OPTION_HIDDEN,
+    {"with-parent", KEY_WITH_PARENT, "PID", OPTION_HIDDEN,
      "End when the process that started it ends", 0},
     {0},
 };
@@ -42,11 +43,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PARALLEL:
         if (!parse_size(arg, 0, LIMIT_SEQUENCES, &options->parallel))
-            argp_error(state, "--parallel '%s' is not a whole number in 0..%d", arg,
-                       LIMIT_SEQUENCES);
+            flag_failure(state, OPTIONS, key, arg, "is not a whole number in 0..%d",
+                         LIMIT_SEQUENCES);
         return 0;
     case KEY_WITH_PARENT:
-        options->with_parent = true;
+        if (!parse_size(arg, 1, INT32_MAX, &options->parent))
+            flag_failure(state, OPTIONS, key, arg, "is no process");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -80,7 +82,7 @@ static void say_ready(const struct rank_options *options, const struct loaded *l
     struct fabric *fabric = group_fabric(loaded->group);
     char address[TRANSPORT_ADDRESS_MAX];
 
-    if (*said || options->with_parent || (fabric_live(fabric) >> fabric_seat(fabric) & 1) == 0)
+    if (*said || options->parent != 0 || (fabric_live(fabric) >> fabric_seat(fabric) & 1) == 0)
         return;
     *said = true;
     fabric_address(fabric, address);
@@ -123,12 +125,12 @@ static enum ferry_status work(struct loaded *loaded, struct scheduler *scheduler
  * Not when its group ends anyway, or when the process that started it has gone and took the front
  * door with it; a second signal, or DRAIN_NS, ends the wait. */
 static void leave(const struct rank_options *options, struct loaded *loaded,
-                  struct scheduler *scheduler, pid_t parent)
+                  struct scheduler *scheduler)
 {
     struct ferry_error err;
     uint64_t until = clock_now_ns() + DRAIN_NS;
 
-    if (group_ends(loaded->group) || (options->with_parent && getppid() != parent))
+    if (group_ends(loaded->group) || (options->parent != 0 && (size_t)getppid() != options->parent))
         return;
     group_leave(loaded->group);
     while (n_stops < 2 && !group_ends(loaded->group) && !group_has_left(loaded->group)) {
@@ -143,16 +145,76 @@ static void leave(const struct rank_options *options, struct loaded *loaded,
     }
 }
 
+/* Signals that end this rank. False: the process that started it has ended before. */
+static bool begin_signals(const struct rank_options *options)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+
+    (void)sigaction(SIGTERM, &action, NULL);
+    if (options->parent != 0) {
+        action.sa_handler = SIG_IGN; /* Ctrl-C is for the process that started it */
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    }
+    (void)sigaction(SIGINT, &action, NULL);
+    return options->parent == 0 || (size_t)getppid() == options->parent;
+}
+
+static int run_rank(const struct rank_options *options)
+{
+    struct load_request request = {
+        .n_sequences = options->parallel, .fit_kv = true, .any_tokenizer = true, .weights = true};
+    struct loaded loaded = {0};
+    struct ferry_error err = {0};
+    struct scheduler *scheduler = NULL;
+    bool said = false;
+
+    if (!begin_signals(options))
+        return EXIT_FAILED;
+    enum ferry_status st = loaded_open(&loaded, &options->shared, &request, &err);
+    if (st == FERRY_OK && options->parallel > 0)
+        st = open_scheduler(&loaded, &scheduler, &err);
+    while (st == FERRY_OK && n_stops == 0 && !group_ends(loaded.group)) {
+        st = work(&loaded, scheduler, LOOK_NS, &err);
+        say_ready(options, &loaded, &said);
+    }
+    if (st == FERRY_OK)
+        leave(options, &loaded, scheduler);
+    group_set_scheduler(loaded.group, NULL);
+    scheduler_destroy(scheduler);
+    int code = st == FERRY_OK ? EXIT_GOOD : fail(st, &err);
+    loaded_close(&loaded);
+    return code;
+}
+
+bool rank_under_mpirun(struct shared_options *shared, size_t parallel, int *ret_code)
+{
+    struct group_options *group = &shared->group;
+    size_t rank, size, n_here;
+
+    if (group->n_ranks > 0 || group->join != NULL || !group_mpirun(&rank, &size, &n_here) ||
+        size == 1)
+        return false;
+    if (group->listen == NULL) {
+        LOG_ERROR("under mpirun give --listen HOST:PORT, where rank 0 listens and the others join "
+                  "(or --ranks 1 for none of this)");
+        *ret_code = EXIT_USAGE;
+        return true;
+    }
+    group->n_ranks = size;
+    group->n_here = n_here;
+    group->under_mpirun = true;
+    if (rank == 0)
+        return false;
+    group->join = group->listen;
+    group->listen = NULL;
+    const struct rank_options options = {.shared = *shared, .parallel = parallel};
+    *ret_code = run_rank(&options);
+    return true;
+}
+
 int verb_rank(int argc, char **argv)
 {
     struct rank_options options = {.parallel = PARALLEL_DEFAULT};
-    struct loaded loaded = {0};
-    struct load_request request = {.fit_kv = true, .any_tokenizer = true, .weights = true};
-    struct ferry_error err = {0};
-    struct sigaction action = {.sa_handler = on_signal};
-    struct scheduler *scheduler = NULL;
-    pid_t parent = getppid();
-    bool said = false;
 
     if (!parse_flags(&ARGP, argc, argv, &options.shared, &options))
         return EXIT_USAGE;
@@ -160,29 +222,7 @@ int verb_rank(int argc, char **argv)
         LOG_ERROR("--join is missing: a rank belongs to a group");
         return EXIT_USAGE;
     }
-    (void)sigaction(SIGTERM, &action, NULL);
-    if (options.with_parent) {
-        action.sa_handler = SIG_IGN; /* Ctrl-C is for the process that started it */
-        (void)sigaction(SIGINT, &action, NULL);
-        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-        if (parent == 1 || getppid() != parent)
-            return EXIT_FAILED; /* it ended before the line above */
-    } else {
-        (void)sigaction(SIGINT, &action, NULL);
-    }
-    request.n_sequences = options.parallel;
-    enum ferry_status st = loaded_open(&loaded, &options.shared, &request, &err);
-    if (st == FERRY_OK && options.parallel > 0)
-        st = open_scheduler(&loaded, &scheduler, &err);
-    while (st == FERRY_OK && n_stops == 0 && !group_ends(loaded.group)) {
-        st = work(&loaded, scheduler, LOOK_NS, &err);
-        say_ready(&options, &loaded, &said);
-    }
-    if (st == FERRY_OK)
-        leave(&options, &loaded, scheduler, parent);
-    group_set_scheduler(loaded.group, NULL);
-    scheduler_destroy(scheduler);
-    int code = st == FERRY_OK ? EXIT_GOOD : fail(st, &err);
-    loaded_close(&loaded);
-    return code;
+    if (options.parent != 0) /* the others were started here, too */
+        options.shared.group.n_here = options.shared.group.n_ranks;
+    return run_rank(&options);
 }

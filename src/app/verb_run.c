@@ -582,6 +582,8 @@ int verb_run(int argc, char **argv)
         LOG_ERROR("%s", err.msg);
         return EXIT_USAGE;
     }
+    if (rank_under_mpirun(&o.shared, 0, &code))
+        return code;
     st = run(&o, &code, &err);
     return st == FERRY_OK ? code : fail(st, &err);
 }

@@ -455,6 +455,7 @@ int verb_serve(int argc, char **argv)
         .parallel = DEFAULT_PARALLEL,
         .server = {.http = {.port = DEFAULT_PORT, .log_fd = -1}, .drain_seconds = DEFAULT_DRAIN_S}};
     struct ferry_error err = {0};
+    int code = EXIT_GOOD;
 
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
         return EXIT_USAGE;
@@ -463,6 +464,8 @@ int verb_serve(int argc, char **argv)
             "serve prints no JSON; its numbers are at /metrics, --access-log writes JSON lines");
         return EXIT_USAGE;
     }
+    if (rank_under_mpirun(&o.shared, o.parallel, &code))
+        return code;
     enum ferry_status st = serve(&o, &err);
     return st == FERRY_OK ? EXIT_GOOD : fail(st, &err);
 }

@@ -75,8 +75,8 @@ struct transport_ops {
     void (*close)(struct transport_conn *conn, bool keep_lanes);
 
     /* Makes this side's receiving lanes and describes them for the peer (opaque, <=
-     * TRANSPORT_OFFER_MAX bytes). FERRY_ERR_NOMEM: also when /dev/shm has no room (err says sizes);
-     * memory is claimed now, not at the first store. */
+     * TRANSPORT_OFFER_MAX bytes). FERRY_ERR_NOMEM: no memory for them (err says sizes); it is
+     * claimed now, not at the first store. */
     enum ferry_status (*offer)(struct transport_conn *conn, const struct transport_lanes *lanes,
                                void *ret_offer, size_t *ret_bytes, struct ferry_error *err);
     /* Takes the peer's offer: the sending ends exist afterwards. Both sides offer and accept.

@@ -291,12 +291,12 @@ enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkp
 }
 
 enum ferry_status model_join(struct model *model, struct fabric *fabric,
-                             const struct placement *placement, struct ferry_error *err)
+                             const struct placement *placement, int seat, struct ferry_error *err)
 {
     FERRY_ASSERT(!model->loaded);
     model->options.fabric = fabric;
     model->options.placement = placement;
-    model->options.seat = fabric_seat(fabric);
+    model->options.seat = seat;
     enum ferry_status st = check_placement(model, err);
     if (st == FERRY_OK)
         make_plan(model);

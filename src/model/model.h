@@ -68,10 +68,12 @@ enum ferry_status model_open(struct model **ret_model, struct checkpoint *checkp
                              struct ferry_error *err) FERRY_MUST_CHECK;
 enum ferry_status model_load(struct model *model, struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Between model_open and model_load: this rank holds what the placement lists for its seat in the
- * group. Errors: FERRY_ERR_ARG (the placement is not for this model, or has no such seat). */
+/* Between model_open and model_load: this rank holds what the placement lists for a seat, and
+ * model_plan tells what that takes. fabric: the group whose ranks hold the rest; NULL: only the
+ * plan is wanted. Errors: FERRY_ERR_ARG (the placement is not for this model, or has no such seat).
+ */
 enum ferry_status model_join(struct model *model, struct fabric *fabric,
-                             const struct placement *placement,
+                             const struct placement *placement, int seat,
                              struct ferry_error *err) FERRY_MUST_CHECK;
 
 /* Ring sizes for the lanes of a group that steps this model: a whole step to one peer fits into

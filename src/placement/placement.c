@@ -184,7 +184,7 @@ enum ferry_status placement_random(struct placement **ret, size_t n_layers, size
 }
 
 enum ferry_status placement_only(struct placement **ret, const struct placement *from,
-                                 const unsigned char *layer_has_experts, struct ferry_error *err)
+                                 const bool *layer_has_experts, struct ferry_error *err)
 {
     struct placement *p = NULL;
 

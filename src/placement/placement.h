@@ -8,6 +8,8 @@
 
 #include "ferry/status.h"
 
+#include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,23 +28,25 @@ enum ferry_status placement_random(struct placement **ret, size_t n_layers, size
                                    size_t n_seats, size_t n_replicas, uint64_t seed,
                                    struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* `from` without the layers that have no experts (layer_has_experts [n_layers] is 0): as it would
- * be read from a file. The two above list every layer, since they do not know the model; writing
- * and hashes want this one. FERRY_ERR_NOMEM. */
+/* `from` without the layers that have no experts (layer_has_experts [n_layers] is false): as it
+ * would be read from a file. The two above list every layer, since they do not know the model;
+ * writing and hashes want this one. FERRY_ERR_NOMEM. */
 enum ferry_status placement_only(struct placement **ret, const struct placement *from,
-                                 const unsigned char *layer_has_experts,
+                                 const bool *layer_has_experts,
                                  struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Reads a plan (docs/json/placement.schema.json): {"version": 1, "layers": [{"layer": 0,
- * "experts": [[seat, ...], ...]}, ...]}, a seat list per expert, primary first; layers without
- * experts are left out. Errors say layer and expert: FERRY_ERR_FORMAT (unknown keys too),
- * FERRY_ERR_LIMIT, FERRY_ERR_ARG (not the model's shape, a seat >= n_seats, a seat twice),
- * FERRY_ERR_NOT_FOUND, FERRY_ERR_IO, FERRY_ERR_NOMEM. layer_has_experts [n_layers]. Writing
- * replaces the file as a whole. */
-enum ferry_status placement_read(struct placement **ret, const char *path,
-                                 const unsigned char *layer_has_experts, size_t n_layers,
-                                 size_t n_experts, size_t n_seats,
-                                 struct ferry_error *err) FERRY_MUST_CHECK;
+/* A plan (docs/json/placement.schema.json): {"version": 1, "layers": [{"layer": 0, "experts":
+ * [[seat, ...], ...]}, ...]}, a seat list per expert, primary first; layers without experts are
+ * left out. `name` (the file's) starts every message, which says layer and expert; `json` is not
+ * changed. layer_has_experts [n_layers]. Errors: FERRY_ERR_FORMAT (unknown keys too),
+ * FERRY_ERR_ARG (not the model's shape, a seat >= n_seats, a seat twice), FERRY_ERR_LIMIT,
+ * FERRY_ERR_NOMEM. */
+enum ferry_status placement_from_json(struct placement **ret, json_t *json, const char *name,
+                                      const bool *layer_has_experts, size_t n_layers,
+                                      size_t n_experts, size_t n_seats,
+                                      struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Replaces the file as a whole. FERRY_ERR_IO, FERRY_ERR_NOMEM. */
 enum ferry_status placement_write(const struct placement *placement, const char *path,
                                   struct ferry_error *err) FERRY_MUST_CHECK;
 
@@ -52,7 +56,7 @@ size_t placement_n_layers(const struct placement *placement);
 size_t placement_n_experts(const struct placement *placement);
 size_t placement_n_seats(const struct placement *placement);
 
-/* SHA-256 of the whole assignment, hex: ranks compare it at the handshake. */
+/* SHA-256 of the whole assignment, hex: equal for equal plans. */
 void placement_hash(const struct placement *placement, char ret_hex[65]);
 
 /* Seats that hold the expert while `live` (bit per seat) is the group, as a bit set: those listed

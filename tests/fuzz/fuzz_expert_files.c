@@ -3,7 +3,9 @@
 #include "fuzz.h"
 
 #include "base/assert.h"
+#include "base/limits.h"
 #include "expert/manifest.h"
+#include "file/json.h"
 #include "placement/placement.h"
 
 #include <stdio.h>
@@ -15,7 +17,7 @@ enum { N_LAYERS = 3, N_EXPERTS = 2, N_SEATS = 3 };
 
 static const char MODEL[] = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/* Puts the bytes where both readers find them. */
+/* Puts the bytes where the reader finds them. */
 static const char *as_file(const uint8_t *data, size_t size)
 {
     static char path[64];
@@ -36,14 +38,20 @@ static void check_refusal(const struct ferry_error *err, const char *path)
     FERRY_ASSERT(strchr(err->msg, '\n') == NULL);
 }
 
-static void read_placement(const char *path)
+static void read_placement(const uint8_t *data, size_t size)
 {
-    static const unsigned char HAS[N_LAYERS] = {1, 0, 1};
+    static const bool HAS[N_LAYERS] = {true, false, true};
+    static const char NAME[] = "plan.json";
     struct placement *p = NULL;
     struct ferry_error err = {0};
+    json_t *json = NULL;
 
-    if (placement_read(&p, path, HAS, N_LAYERS, N_EXPERTS, N_SEATS, &err) != FERRY_OK) {
-        check_refusal(&err, path);
+    enum ferry_status st = json_parse(&json, data, size, LIMIT_JSON_VALUES, NAME, &err);
+    if (st == FERRY_OK)
+        st = placement_from_json(&p, json, NAME, HAS, N_LAYERS, N_EXPERTS, N_SEATS, &err);
+    json_decref(json);
+    if (st != FERRY_OK) {
+        check_refusal(&err, NAME);
         FERRY_ASSERT(p == NULL);
         return;
     }
@@ -84,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     if (data[0] == 'p')
-        read_placement(as_file(data + 1, size - 1));
+        read_placement(data + 1, size - 1);
     else
         read_manifest(as_file(data + 1, size - 1));
     return 0;

@@ -4,6 +4,7 @@ road; a rank that is killed or stopped changes nothing; wrong settings end with 
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -52,7 +53,9 @@ class Group(cli.Case):
             with self.subTest(arch):
                 self.check(cli.model(arch), (
                     (("--ranks", 2), None),
+                    (("--ranks", 3), None),
                     (("--ranks", 4, "--placement", f"random:{i}"), None),
+                    (("--ranks", 7, "--placement", f"random:{i}", "--replicas", 2), None),
                     (("--ranks", 3, "--placement", f"random:{i}", "--replicas", 2), TCP)))
 
     def test_ranks_and_chunks(self):
@@ -107,6 +110,40 @@ class Group(cli.Case):
                          "--placement", cli.scratch("none.json"))
         self.assertEqual(done.code, 1)
         self.assertIn("none.json", done.err)
+
+    def test_mpirun(self):
+        """Rank and size come from the environment; rank 0 runs the verb, the others end with it."""
+        model, out = cli.model("olmoe"), cli.scratch("mpi.safetensors")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            at = f"127.0.0.1:{s.getsockname()[1]}"
+        ranks = [subprocess.Popen(
+            [cli.FERRY, "logits", model, "--ids", cli.text_of(IDS), "--out", out, "--threads", "1",
+             "--listen", at], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=cli.environment(OMPI_COMM_WORLD_RANK=str(r), OMPI_COMM_WORLD_SIZE="3",
+                                OMPI_COMM_WORLD_LOCAL_SIZE="3")) for r in range(3)]
+        done = [(r.communicate(timeout=cli.TIMEOUT_S)[1], r.returncode) for r in ranks]
+        self.assertEqual([code for _, code in done], [0, 0, 0], done)
+        with open(out, "rb") as f:
+            self.assertEqual(f.read(), self.logits(model))
+        env = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+        flags = ("logits", model, "--ids", "1", "--out", out)
+        self.refused(2, "--listen", *flags, env=env)
+        self.good(*flags, "--ranks", 1, env=env)  # flags count more
+
+    def test_as_the_first_process_of_a_container(self):
+        """Its ranks have a parent with the number 1, which is no orphan's."""
+        unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+        if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no namespace of processes can be made here")
+        model, out = cli.model("olmoe"), cli.scratch("first.safetensors")
+        done = subprocess.run(
+            [*unshare, cli.FERRY, "logits", model, "--ids", cli.text_of(IDS), "--out", out,
+             "--threads", "1", "--ranks", "2"], capture_output=True, text=True, check=False,
+            env=cli.environment(), timeout=cli.TIMEOUT_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(out, "rb") as f:
+            self.assertEqual(f.read(), self.logits(model))
 
     # ---- losses ----
 

@@ -76,6 +76,34 @@ class Inspect(cli.Case):
                      "key llama.expert_count = 6"):
             self.assertIn(what, text)
 
+    def test_a_group(self):
+        """What each of several ranks would hold, before there is one."""
+        model = cli.model("mixtral") # 2 layers of 6 experts
+        alone = self.good("inspect", model, "--json").json()
+        self.assertNotIn("group", alone)
+        weights = alone.pop("memory")["weights_bytes"]
+        for ranks, replicas, held, survived in ((2, 1, [6, 6], 0), (3, 2, [8, 8, 8], 1),
+                                                (7, 1, [2, 2, 2, 2, 2, 2, 0], 0),
+                                                (2, 9, [12, 12], 1)):
+            value = self.good("inspect", model, "--json", "--ranks", ranks, "--replicas",
+                              replicas).json()
+            self.fits(value, "inspect")
+            group = value.pop("group")
+            self.assertEqual(value.pop("memory")["weights_bytes"], weights)  # of one rank alone
+            self.assertEqual(value, alone)
+            self.assertEqual(sorted((s["experts"] for s in group["seats"]), reverse=True), held)
+            self.assertEqual((group["ranks"], group["losses_survived_by_replicas"],
+                              group["losses_survived_by_file"]), (ranks, survived, ranks - 1))
+            for seat in group["seats"]:
+                self.assertLessEqual(seat["weights_bytes"], weights)
+                self.assertEqual(seat["weights_bytes"] == weights, seat["experts"] == 12)
+            self.assertEqual(any(s["room_bytes"] for s in group["seats"]), survived == 0)
+        text = self.good("inspect", model, "--ranks", 3, "--replicas", 2).out.decode()
+        self.assertIn("group       3 ranks", text)
+        self.assertIn("losses    any 1 without a load", text)
+        self.refused(1, "nowhere.json", "inspect", model, "--ranks", 2, "--placement",
+                     cli.scratch("nowhere.json"))
+
 
 if __name__ == "__main__":
     cli.main()

@@ -267,7 +267,7 @@ static void seats_load_their_share(void **state)
 
 static void placements_must_fit(void **state)
 {
-    static const unsigned char NONE[2] = {1, 0};
+    static const bool NONE[2] = {1, 0};
     struct tiny_options tiny = tiny_defaults("mixtral");
     struct model_options options = DEFAULTS;
     struct placement *p = NULL, *q = NULL;

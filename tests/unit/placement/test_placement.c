@@ -198,7 +198,7 @@ static void orphans_by_hand(void **state)
 
 static void layers_without_experts_are_left_out(void **state)
 {
-    static const unsigned char HAS[4] = {0, 1, 0, 1};
+    static const bool HAS[4] = {0, 1, 0, 1};
     struct placement *p = contiguous(4, 5, 3, 2), *q = NULL;
     char a[65], b[65];
     uint64_t holders[5] = {9, 9, 9, 9, 9};
