@@ -156,8 +156,11 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
         enum ferry_status st = is_live || channel == LANE_REPLY
                                    ? fabric_reserve(f, seat, channel, n_bytes, ret_data)
                                    : FERRY_ERR_PEER;
-        if (st == FERRY_OK || (st == FERRY_AGAIN && !is_live))
+        bool is_out = !impl_is_live(x, x->self); /* then nobody makes room for it either */
+        if (st == FERRY_OK || (st == FERRY_AGAIN && channel == LANE_REPLY && (!is_live || is_out)))
             return st;
+        if (st == FERRY_AGAIN && is_out)
+            st = FERRY_ERR_PEER;
         if (st != FERRY_AGAIN)
             return FERRY_FAIL(err, st, "exchange: seat %d cannot take %zu bytes", seat, n_bytes);
         uint64_t now = fabric_now_ns(f);

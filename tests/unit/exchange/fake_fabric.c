@@ -183,11 +183,10 @@ uint32_t fabric_epoch(const struct fabric *fabric)
 uint64_t fabric_live(const struct fabric *fabric)
 {
     struct fake_group *g = lock(fabric);
-    uint64_t self = UINT64_C(1) << fabric->seat;
-    uint64_t live = (g->live & self) != 0 ? g->live & ~fabric->suspects : self;
+    uint64_t live = g->live & ~fabric->suspects;
 
     unlock(g);
-    return live; /* who was killed is alone, and does not wait for answers that nobody sends */
+    return live;
 }
 
 enum link_class fabric_link(const struct fabric *fabric, int seat)
