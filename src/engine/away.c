@@ -239,11 +239,25 @@ static void add_ids(struct away *p, struct guest *g, size_t offset, const int32_
     free_guest(g);
 }
 
+/* A rank sends an answer's ids without anything in between: one that is still incomplete when the
+ * next begins was given up there, for lack of room in the queue. The mutex is held. */
+static void forget_half(struct away *p, int seat)
+{
+    for (struct guest *g = p->guests; g != NULL; g = g->next) {
+        if (g->seat == seat && g->request == NULL) {
+            unlink_guest(p, g);
+            free_guest(g);
+            return; /* there is never more than one */
+        }
+    }
+}
+
 static void start_guest(struct away *p, int seat, uint32_t incarnation,
                         const struct away_message *m)
 {
     struct guest *g = mem_zero(sizeof *g);
 
+    forget_half(p, seat);
     if (g != NULL) {
         *g = (struct guest){.away = p,
                             .seat = seat,
@@ -455,7 +469,7 @@ bool away_send(struct away *away, struct choice *choice, int seat)
         m.n_ids = choice->n_ids - done;
         size_t n_bytes = away_wire_write(&m, bytes, &n);
         if (fabric_send(p->fabric, seat, FABRIC_TOPIC_ENGINE, bytes, n_bytes) != FERRY_OK)
-            return false; /* what has been sent of it is forgotten there with this rank */
+            return false; /* what has been sent of it is forgotten there with the next one */
         m.type = AWAY_MORE;
         m.offset = done + n;
     }

@@ -3,6 +3,7 @@
  * request gets alone. */
 #include "tests/unit/engine/served.h"
 
+#include "engine/away_wire.h"
 #include "tests/unit/fabric/ranks.h"
 
 #include <pthread.h>
@@ -255,8 +256,7 @@ static void nonsense_of_a_peer(void **state)
         unsigned char bytes[400];
         size_t n = 1;
         for (size_t b = 0; b < sizeof bytes; b++) {
-            seed = seed * 1664525u + 1013904223u;
-            bytes[b] = (unsigned char)(seed >> 24);
+            bytes[b] = (unsigned char)(unit_draw(&seed) >> 16);
             n = 1 + (seed >> 8) % sizeof bytes;
         }
         bytes[0] = 1; /* version, and a type that there is */
@@ -273,9 +273,36 @@ static void nonsense_of_a_peer(void **state)
     end();
 }
 
+/* A rank that had no room for all ids of an answer begins others: halves must not pile up until the
+ * host has no place for anybody's. */
+static void halves_of_answers_do_not_pile_up(void **state)
+{
+    static const int32_t IDS[4] = {1, 2, 3, 4};
+    unsigned char bytes[AWAY_MESSAGE_MAX];
+
+    (void)state;
+    start();
+    for (uint64_t i = 0; i < 5000; i++) {
+        struct away_message m = {.type = AWAY_START, .id = UINT64_C(1) << 40 | i};
+        size_t n_ids;
+        m.start = (struct away_start){.n_ids = 40, .max_tokens = 1};
+        m.ids = IDS;
+        m.n_ids = 4;
+        size_t n = away_wire_write(&m, bytes, &n_ids);
+        for (int host = 1; host < N_RANKS; host++)
+            scheduler_peer_message(crew[host].served.scheduler, 0, 1, bytes, n);
+    }
+    ask(21, 40);
+    run(NULL, 0);
+    check_and_end();
+    assert_true(steps_of(1) > 0 && steps_of(2) > 0);
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(halves_of_answers_do_not_pile_up),
         cmocka_unit_test(spread_over_ranks),
         cmocka_unit_test(a_small_host_passes_on),
         cmocka_unit_test(a_lost_rank_changes_nothing),
