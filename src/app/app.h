@@ -72,6 +72,10 @@ bool rank_under_mpirun(struct shared_options *shared, size_t parallel, int *ret_
 bool parse_size(const char *text, size_t min, size_t max, size_t *ret);
 bool parse_double(const char *text, double *ret);
 
+/* Numbers with commas between them, 1 to `most`; ret_values [most] may change all the same. */
+bool parse_sizes(const char *text, size_t min, size_t max, size_t most, size_t *ret_values,
+                 size_t *ret_n);
+
 /* Ends the program with EXIT_USAGE: the value of flag `key` of these options is refused. */
 void flag_failure(const struct argp_state *state, const struct argp_option *options, int key,
                   const char *value, const char *format, ...) FERRY_PRINTF(5, 6);

@@ -28,6 +28,28 @@ bool parse_size(const char *text, size_t min, size_t max, size_t *ret)
     return true;
 }
 
+bool parse_sizes(const char *text, size_t min, size_t max, size_t most, size_t *ret_values,
+                 size_t *ret_n)
+{
+    size_t count = 0;
+
+    for (;;) {
+        char item[24];
+        size_t n = strcspn(text, ",");
+        if (n >= sizeof item || count == most)
+            return false;
+        memcpy(item, text, n);
+        item[n] = 0;
+        if (!parse_size(item, min, max, &ret_values[count++]))
+            return false;
+        if (text[n] == 0)
+            break;
+        text += n + 1;
+    }
+    *ret_n = count;
+    return true;
+}
+
 bool parse_double(const char *text, double *ret)
 {
     char *end = NULL;

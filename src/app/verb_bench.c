@@ -34,23 +34,6 @@ static const struct argp_option OPTIONS[] = {
     {0},
 };
 
-static bool parse_batches(struct bench_options *o, const char *text)
-{
-    o->n_batches = 0;
-    while (*text != 0) {
-        char item[16];
-        size_t n = strcspn(text, ",");
-        if (n == 0 || n >= sizeof item || o->n_batches == BATCHES_MAX)
-            return false;
-        memcpy(item, text, n);
-        item[n] = 0;
-        if (!parse_size(item, 1, 256, &o->batches[o->n_batches++]))
-            return false;
-        text += n + (text[n] == ',');
-    }
-    return o->n_batches > 0;
-}
-
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct bench_options *o = state->input;
@@ -67,7 +50,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         good = parse_size(arg, 0, 1u << 20, &o->n_generate);
         break;
     case KEY_BATCH:
-        good = parse_batches(o, arg);
+        good = parse_sizes(arg, 1, 256, BATCHES_MAX, o->batches, &o->n_batches);
         break;
     case KEY_REPS:
         good = parse_size(arg, 1, REPS_MAX, &o->n_reps);

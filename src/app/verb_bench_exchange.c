@@ -84,25 +84,6 @@ static const struct argp_option OPTIONS[] = {
     {0},
 };
 
-static bool parse_tokens(struct bench_shape *s, const char *text)
-{
-    s->n_cases = 0;
-    while (*text != 0) {
-        char item[16];
-        size_t n = strcspn(text, ",");
-        if (n == 0 || n >= sizeof item || s->n_cases == BENCH_CASES_MAX)
-            return false;
-        memcpy(item, text, n);
-        item[n] = 0;
-        if (!parse_size(item, 0, TOKENS_MAX, &s->tokens[s->n_cases++]))
-            return false;
-        text += n + (text[n] == ',');
-        if (text[0] == 0 && text[-1] == ',')
-            return false;
-    }
-    return s->n_cases > 0;
-}
-
 static bool parse_placement(struct bench_shape *s, const char *text)
 {
     size_t seed = 1;
@@ -128,7 +109,7 @@ static bool parse_shape(int key, char *arg, struct bench_shape *s)
 
     switch (key) {
     case KEY_TOKENS:
-        return parse_tokens(s, arg);
+        return parse_sizes(arg, 0, TOKENS_MAX, BENCH_CASES_MAX, s->tokens, &s->n_cases);
     case KEY_EXPERTS:
         return parse_size(arg, 1, LIMIT_EXPERTS, &s->n_experts);
     case KEY_TOP_K:

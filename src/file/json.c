@@ -183,21 +183,6 @@ static int32_t hex4(const struct reader *r, size_t at, size_t end)
     return value;
 }
 
-static size_t encode_utf8(int32_t code, char ret[4])
-{
-    if (code < 0x80) {
-        ret[0] = (char)code;
-        return 1;
-    }
-    size_t n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--) {
-        ret[i] = (char)(0x80 | (code & 0x3F));
-        code >>= 6;
-    }
-    ret[0] = (char)((n == 2 ? 0xC0 : n == 3 ? 0xE0 : 0xF0) | code);
-    return n;
-}
-
 /* At the 'u' of an escape; moves behind it. */
 static enum ferry_status read_code(const struct reader *r, size_t *at, size_t end, int32_t *ret)
 {
@@ -253,7 +238,7 @@ static enum ferry_status unescape(struct reader *r, size_t end)
         enum ferry_status st = read_code(r, &at, end, &code);
         if (st != FERRY_OK)
             return st;
-        r->used += encode_utf8(code, r->scratch + r->used);
+        r->used += utf8_encode(code, r->scratch + r->used);
     }
     return FERRY_OK;
 }

@@ -1,9 +1,10 @@
-/* Validity of UTF-8 in names that come from files. */
+/* UTF-8: validity of what comes from files, and one character written. */
 #ifndef FILE_UTF8_H
 #define FILE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Bytes of the valid sequence at s (`left` > 0 bytes may be read); 0: not one. Overlong forms,
  * surrogates and values over U+10FFFF are invalid. */
@@ -40,6 +41,24 @@ static inline bool utf8_is_name(const void *data, size_t n)
         i += step;
     }
     return true;
+}
+
+/* Writes a scalar value; returns 1..4. */
+static inline size_t utf8_encode(int32_t code, char ret[4])
+{
+    uint32_t c = (uint32_t)code;
+
+    if (c < 0x80) {
+        ret[0] = (char)c;
+        return 1;
+    }
+    size_t size = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = size - 1; i > 0; i--) {
+        ret[i] = (char)(0x80 | (c & 0x3F));
+        c >>= 6;
+    }
+    ret[0] = (char)((0xF00U >> size) | c);
+    return size;
 }
 
 #endif

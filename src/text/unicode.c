@@ -89,23 +89,6 @@ size_t utf8_decode(const char *s, size_t n, int32_t *ret_code)
     return size;
 }
 
-size_t utf8_encode(int32_t code, char ret[4])
-{
-    uint32_t c = (uint32_t)code;
-
-    if (c < 0x80) {
-        ret[0] = (char)c;
-        return 1;
-    }
-    size_t size = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = size - 1; i > 0; i--) {
-        ret[i] = (char)(0x80 | (c & 0x3F));
-        c >>= 6;
-    }
-    ret[0] = (char)((0xF00U >> size) | c);
-    return size;
-}
-
 bool utf8_is_incomplete(const char *s, size_t n)
 {
     size_t size;

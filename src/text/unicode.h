@@ -6,6 +6,8 @@
 #ifndef TEXT_UNICODE_H
 #define TEXT_UNICODE_H
 
+#include "file/utf8.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,9 +29,6 @@ void bytes_fini(struct bytes *bytes);
  * -1 and the length that of the maximal ill-formed subsequence (Unicode 3.9, as Python's "replace"
  * and Rust's lossy conversion count it). */
 size_t utf8_decode(const char *s, size_t n, int32_t *ret_code);
-
-/* Writes a scalar value; returns 1..4. */
-size_t utf8_encode(int32_t code, char ret[4]);
 
 /* Whether s [n > 0] is a proper beginning of one well-formed character. */
 bool utf8_is_incomplete(const char *s, size_t n);

@@ -15,7 +15,8 @@ class Bench(cli.Case):
         self.assertGreaterEqual(value["experts_per_step"][1], value["experts_per_step"][0])
 
     def test_wrong_numbers(self):
-        for flags in (["-p", "x"], ["-n", "-1"], ["--batch", "0"], ["--batch", "1,,2"]):
+        for flags in (["-p", "x"], ["-n", "-1"], ["--batch", "0"], ["--batch", "1,,2"],
+                      ["--batch", "1,"], ["--batch", ""]):
             done = cli.ferry("bench", cli.model("mixtral"), *flags)
             self.assertEqual(done.code, 2, (flags, done.err))
 

@@ -1,5 +1,5 @@
-/* What every unit test includes: cmocka behind the headers that it asks for, and a fork helper for
- * code that ends the process. Test code only. */
+/* What every unit test includes: cmocka behind the headers that it asks for, numbers that look
+ * drawn, and a fork helper for code that ends the process. Test code only. */
 #ifndef TESTS_UNIT_UNIT_H
 #define TESTS_UNIT_UNIT_H
 
@@ -15,6 +15,13 @@
 #include <unistd.h>
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* The next of a sequence of 24-bit numbers that *state begins. */
+static inline uint32_t unit_draw(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
 
 /* Runs fn in a child whose stderr goes to text (cut at size - 1, ended by 0); returns the wait
  * status. */

@@ -7,12 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t next(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
 static void ids_travel_in_parts(void **state)
 {
     enum { N = 20000 };
@@ -107,18 +101,18 @@ static void anything_is_survived(void **state)
         static unsigned char bytes[AWAY_MESSAGE_MAX];
         const struct logit_bias biases[3] = {{1, 1}, {2, 2}, {3, 3}};
         const int32_t ids[40] = {5};
-        struct away_message back, m = {.type = (enum away_type)(next(&seed) % AWAY_TYPES),
+        struct away_message back, m = {.type = (enum away_type)(unit_draw(&seed) % AWAY_TYPES),
                                        .biases = biases,
                                        .ids = ids,
-                                       .n_ids = 1 + next(&seed) % 40};
+                                       .n_ids = 1 + unit_draw(&seed) % 40};
         struct ferry_error err;
         size_t n_ids = 0;
         if (m.type == AWAY_START)
-            m.start = (struct away_start){.n_ids = 40, .n_biases = next(&seed) % 4};
+            m.start = (struct away_start){.n_ids = 40, .n_biases = unit_draw(&seed) % 4};
         size_t n = away_wire_write(&m, bytes, &n_ids);
-        for (uint32_t i = next(&seed) % 4; i > 0; i--)
-            bytes[next(&seed) % n] ^= (unsigned char)(1u << next(&seed) % 8);
-        n -= next(&seed) % 3 == 0 ? next(&seed) % n : 0;
+        for (uint32_t i = unit_draw(&seed) % 4; i > 0; i--)
+            bytes[unit_draw(&seed) % n] ^= (unsigned char)(1u << unit_draw(&seed) % 8);
+        n -= unit_draw(&seed) % 3 == 0 ? unit_draw(&seed) % n : 0;
         unsigned char *exact = malloc(n + 1);
         memcpy(exact, bytes, n);
         if (away_wire_read(&back, exact, n, &err) != FERRY_OK) {

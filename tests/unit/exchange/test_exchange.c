@@ -1,11 +1,10 @@
 /* The exchange of one rank: every pair combined once, the tree's shape, bits that depend on the
  * chosen experts only. */
 #include "tests/unit/exchange/crew.h"
+#include "tests/unit/exchange/one_device.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static struct device *device;
 
 static struct exchange *alone(bool bf16)
 {
@@ -173,21 +172,6 @@ static void counts_are_the_decisions_by_layer(void **state)
     }
     exchange_destroy(x);
     free(in);
-}
-
-static int make_device(void **state)
-{
-    struct device_options options = {.n_threads = 3, .level = CPU_LEVEL_REF};
-
-    (void)state;
-    return device_create_cpu(&device, &options, NULL) == FERRY_OK ? 0 : -1;
-}
-
-static int free_device(void **state)
-{
-    (void)state;
-    device_destroy(device);
-    return 0;
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /* Jobs: pairs of several sources sorted by expert, rows found again, groups added up. */
-#include "tests/unit/unit.h"
+#include "tests/unit/exchange/one_device.h"
 
 #include "base/error.h"
 #include "exchange/job.h"
@@ -9,7 +9,6 @@
 
 enum { HIDDEN = 300, EXPERTS = 9, SLOTS = 64, A32 = 64 };
 
-static struct device *device;
 static size_t n_runs;
 
 /* Row = first value of the row times the expert's number plus the column. */
@@ -107,21 +106,6 @@ static void no_pairs_run_nothing(void **state)
     assert_int_equal(job_n_active(&job), 0);
     assert_int_equal(n_runs, before);
     arena_fini(&arena);
-}
-
-static int make_device(void **state)
-{
-    struct device_options options = {.n_threads = 2, .level = CPU_LEVEL_REF};
-
-    (void)state;
-    return device_create_cpu(&device, &options, NULL) == FERRY_OK ? 0 : -1;
-}
-
-static int free_device(void **state)
-{
-    (void)state;
-    device_destroy(device);
-    return 0;
 }
 
 int main(void)

@@ -9,12 +9,6 @@
 
 enum { EXPERTS = 24, TOP_K = 6, TOKENS = 40 };
 
-static uint32_t next(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
 struct fixture {
     struct arena arena;
     struct plan plan;
@@ -36,7 +30,7 @@ static void set_up(struct fixture *f, uint32_t seed, size_t n_seats)
         for (int32_t e = 0; e < EXPERTS; e++)
             all[e] = e;
         for (size_t j = 0; j < TOP_K; j++) {
-            size_t at = j + next(&seed) % (EXPERTS - j);
+            size_t at = j + unit_draw(&seed) % (EXPERTS - j);
             int32_t id = all[at];
             all[at] = all[j];
             all[j] = id;
@@ -45,8 +39,8 @@ static void set_up(struct fixture *f, uint32_t seed, size_t n_seats)
         }
     }
     for (size_t e = 0; e < EXPERTS; e++)
-        f->seats[e] =
-            (UINT64_C(1) << next(&seed) % n_seats) | (UINT64_C(1) << next(&seed) % n_seats);
+        f->seats[e] = (UINT64_C(1) << unit_draw(&seed) % n_seats) |
+                      (UINT64_C(1) << unit_draw(&seed) % n_seats);
     for (size_t s = 0; s < LIMIT_SEATS; s++)
         f->links[s] = s < n_seats ? (s % 2 == 0 ? LINK_SHM : LINK_TCP) : LINK_UNKNOWN;
     f->holders = (struct plan_holders){f->seats, 0, f->links};

@@ -68,12 +68,6 @@ static void known_groups(void **state)
     assert_int_equal(tree_groups(three, split, 3, 8, begins), 3);
 }
 
-static uint32_t next(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
 /* Groups anywhere, nodes put together here: the bits of adding up at one place. */
 static void groups_keep_the_bits(void **state)
 {
@@ -87,7 +81,7 @@ static void groups_keep_the_bits(void **state)
     (void)state;
     kernels_init(&kernels, CPU_LEVEL_REF);
     for (int round = 0; round < 3000; round++) {
-        size_t n_experts = 1 + next(&seed) % 300, k = 0;
+        size_t n_experts = 1 + unit_draw(&seed) % 300, k = 0;
         struct tree_leaf leaves[K_MAX], nodes[K_MAX];
         int32_t ids[K_MAX], node_ids[K_MAX];
         int16_t seats[K_MAX];
@@ -95,14 +89,14 @@ static void groups_keep_the_bits(void **state)
         bool bf16 = round % 2 == 1;
         float want[COLS], got[COLS];
         for (size_t e = 0; e < n_experts && k < K_MAX; e++) {
-            if (next(&seed) % n_experts > 12)
+            if (unit_draw(&seed) % n_experts > 12)
                 continue;
             for (size_t c = 0; c < COLS; c++)
-                rows[k][c] = (float)((int32_t)(next(&seed) % 20001) - 10000) / 777.0f;
+                rows[k][c] = (float)((int32_t)(unit_draw(&seed) % 20001) - 10000) / 777.0f;
             ids[k] = (int32_t)e;
-            seats[k] = (int16_t)(next(&seed) % (1 + (unsigned)round % 4));
-            leaves[k] =
-                (struct tree_leaf){.row = rows[k], .weight = (float)(next(&seed) % 1000) / 999.0f};
+            seats[k] = (int16_t)(unit_draw(&seed) % (1 + (unsigned)round % 4));
+            leaves[k] = (struct tree_leaf){.row = rows[k],
+                                           .weight = (float)(unit_draw(&seed) % 1000) / 999.0f};
             k++;
         }
         if (k == 0)
@@ -141,8 +135,8 @@ static void groups_are_the_largest(void **state)
         int16_t seats[8];
         size_t k = 0;
         for (int32_t e = 0; e < 8; e++) {
-            if (next(&seed) % 3 > 0) {
-                seats[k] = (int16_t)(next(&seed) % 2);
+            if (unit_draw(&seed) % 3 > 0) {
+                seats[k] = (int16_t)(unit_draw(&seed) % 2);
                 ids[k++] = e;
             }
         }
@@ -200,23 +194,23 @@ static void levels_and_stores_agree(void **state)
         struct kernels kernels;
         struct tree_leaf leaves[K_MAX];
         int32_t ids[K_MAX], id = 0;
-        size_t k = 1 + next(&seed) % K_MAX, n = 1 + next(&seed) % TREE_COLS;
-        size_t col = next(&seed) % 16, at = PAD + next(&seed) % 9;
-        bool stream = next(&seed) % 2 == 0, in_place = next(&seed) % 4 == 0;
-        kernels_init(&kernels, next(&seed) % 2 == 0 ? CPU_LEVEL_REF : cpu_best_level());
+        size_t k = 1 + unit_draw(&seed) % K_MAX, n = 1 + unit_draw(&seed) % TREE_COLS;
+        size_t col = unit_draw(&seed) % 16, at = PAD + unit_draw(&seed) % 9;
+        bool stream = unit_draw(&seed) % 2 == 0, in_place = unit_draw(&seed) % 4 == 0;
+        kernels_init(&kernels, unit_draw(&seed) % 2 == 0 ? CPU_LEVEL_REF : cpu_best_level());
         for (size_t i = 0; i < k; i++) {
             for (size_t c = 0; c < TREE_COLS + 16; c++)
-                rows[i][c] = (float)((int32_t)(next(&seed) % 20001) - 10000) / 777.0f;
-            id += 1 + (int32_t)(next(&seed) % 5);
+                rows[i][c] = (float)((int32_t)(unit_draw(&seed) % 20001) - 10000) / 777.0f;
+            id += 1 + (int32_t)(unit_draw(&seed) % 5);
             ids[i] = id;
             leaves[i] = (struct tree_leaf){.row = rows[i],
-                                           .weight = (float)(next(&seed) % 1000) / 999.0f,
-                                           .is_node = next(&seed) % 3 == 0};
+                                           .weight = (float)(unit_draw(&seed) % 1000) / 999.0f,
+                                           .is_node = unit_draw(&seed) % 3 == 0};
         }
         for (size_t c = 0; c < TREE_COLS + 2 * PAD; c++)
             out[c] = -7;
         if (in_place) { /* one leaf lies where the sum goes */
-            size_t i = next(&seed) % k;
+            size_t i = unit_draw(&seed) % k;
             memcpy(out + at, rows[i] + col, n * sizeof(float));
             leaves[i].row = out + at - col;
         }

@@ -1,6 +1,6 @@
 /* Requests: what was written is read back; nothing that no rank may send gets through, whatever a
  * peer puts into a message, also while it is being read. */
-#include "tests/unit/unit.h"
+#include "tests/unit/exchange/one_device.h"
 
 #include "exchange/wire.h"
 
@@ -10,13 +10,6 @@
 enum { A32 = 128, F32 = 48, HIDDEN = 37, SLOTS = 50, EXPERTS = 11, LAYERS = 4 };
 
 static const struct wire_shape SHAPE = {LAYERS, EXPERTS, HIDDEN, SLOTS, A32, F32};
-static struct device *device;
-
-static uint32_t next(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
 
 /* A sound message of n_rows rows, two pairs in one group each. */
 static struct fabric_message make(unsigned char *payload, unsigned flags, size_t n_rows)
@@ -89,8 +82,8 @@ static void anything_is_survived(void **state)
 
     (void)state;
     for (int round = 0; round < 60000; round++) {
-        size_t n_rows = 1 + next(&seed) % 8;
-        unsigned flags = (1 + next(&seed) % 3) << 8;
+        size_t n_rows = 1 + unit_draw(&seed) % 8;
+        unsigned flags = (1 + unit_draw(&seed) % 3) << 8;
         unsigned char *payload = aligned_alloc(64, 64 * 200);
         struct exchange_pair pairs[SLOTS];
         struct wire_request r;
@@ -100,26 +93,26 @@ static void anything_is_survived(void **state)
         unsigned char *exact = malloc(m.header.n_bytes);
         memcpy(exact, payload, m.header.n_bytes);
         m.data = exact;
-        switch (next(&seed) % 8) {
+        switch (unit_draw(&seed) % 8) {
         case 0:
-            m.header.n_pairs = next(&seed) % 80;
+            m.header.n_pairs = unit_draw(&seed) % 80;
             break;
         case 1:
-            m.header.n_rows = next(&seed) % 80;
+            m.header.n_rows = unit_draw(&seed) % 80;
             break;
         case 2:
-            m.header.kind ^= (uint16_t)(1u << next(&seed) % 16);
+            m.header.kind ^= (uint16_t)(1u << unit_draw(&seed) % 16);
             break;
         case 3:
-            m.header.layer = next(&seed) % 9;
+            m.header.layer = unit_draw(&seed) % 9;
             break;
         case 4:
-            m.header.n_pairs = next(&seed) * 977;
-            m.header.n_rows = next(&seed) * 331;
+            m.header.n_pairs = unit_draw(&seed) * 977;
+            m.header.n_rows = unit_draw(&seed) * 331;
             break;
         default: { /* the pairs */
-            size_t at = m.header.n_bytes - 24 * n_rows + next(&seed) % (24 * n_rows);
-            exact[at] ^= (unsigned char)(1u << next(&seed) % 8);
+            size_t at = m.header.n_bytes - 24 * n_rows + unit_draw(&seed) % (24 * n_rows);
+            exact[at] ^= (unsigned char)(1u << unit_draw(&seed) % 8);
             break;
         }
         }
@@ -142,21 +135,6 @@ static void anything_is_survived(void **state)
         free(payload);
     }
     assert_true(n_good > 1000 && n_bad > 1000);
-}
-
-static int make_device(void **state)
-{
-    struct device_options options = {.n_threads = 2, .level = CPU_LEVEL_REF};
-
-    (void)state;
-    return device_create_cpu(&device, &options, NULL) == FERRY_OK ? 0 : -1;
-}
-
-static int free_device(void **state)
-{
-    (void)state;
-    device_destroy(device);
-    return 0;
 }
 
 int main(void)

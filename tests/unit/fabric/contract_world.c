@@ -263,18 +263,3 @@ struct lane *record_lane(const struct record *record, enum lane_channel channel,
     assert_non_null(lane);
     return lane;
 }
-
-void fill(unsigned char *data, size_t n_bytes, uint64_t number)
-{
-    for (size_t i = 0; i < n_bytes; i++)
-        data[i] = (unsigned char)((number * 0x9e3779b97f4a7c15u + i * 0x2545f491u) >> 24);
-}
-
-bool is_filled(const unsigned char *data, size_t n_bytes, uint64_t number)
-{
-    for (size_t i = 0; i < n_bytes; i++) {
-        if (data[i] != (unsigned char)((number * 0x9e3779b97f4a7c15u + i * 0x2545f491u) >> 24))
-            return false;
-    }
-    return true;
-}

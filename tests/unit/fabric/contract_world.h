@@ -3,6 +3,7 @@
 #ifndef TESTS_UNIT_FABRIC_CONTRACT_WORLD_H
 #define TESTS_UNIT_FABRIC_CONTRACT_WORLD_H
 
+#include "pattern.h"
 #include "../unit.h"
 #include "transport_contract.h"
 
@@ -90,8 +91,6 @@ struct lane *record_lane(const struct record *record, enum lane_channel channel,
                          enum lane_side side);
 
 /* Bytes that tell message `number` from any other, at every position. */
-void fill(unsigned char *data, size_t n_bytes, uint64_t number);
-bool is_filled(const unsigned char *data, size_t n_bytes, uint64_t number);
 
 /* contract_lanes.c */
 int contract_lanes_run(const struct contract_setup *setup);

@@ -1,6 +1,8 @@
 /* See ucx_peer.h. */
 #include "ucx_peer.h"
 
+#include "pattern.h"
+
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,14 +16,6 @@
 enum { OFFER = 'O', PING = 'p' };
 
 /* ---- measures ---- */
-
-uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 uint64_t patience(void)
 {
@@ -150,7 +144,7 @@ static void on_lost(void *arg, struct transport_conn *conn, const char *reason)
     assert_non_null(link);
     assert_false(link->lost);
     link->lost = true;
-    link->lost_ns = now_ns();
+    link->lost_ns = clock_now_ns();
     (void)snprintf(link->reason, sizeof link->reason, "%s", reason);
 }
 
@@ -228,11 +222,6 @@ static size_t size_of(uint64_t number, size_t max)
     return mixed % 16 == 0 ? max - mixed % 100 : mixed % 3000;
 }
 
-static unsigned char byte_of(uint64_t number, size_t at)
-{
-    return (unsigned char)((number * 0x9e3779b97f4a7c15u + at * 0x2545f491u) >> 24);
-}
-
 static bool put(struct link *link, enum lane_channel channel)
 {
     struct lane *lane = transport_ucx.lane(link->conn, channel, LANE_SEND);
@@ -243,8 +232,7 @@ static bool put(struct link *link, enum lane_channel channel)
 
     if (lane_reserve(lane, n_bytes, &data) != FERRY_OK)
         return false;
-    for (size_t i = 0; i < n_bytes; i++)
-        ((unsigned char *)data)[i] = byte_of(number, i);
+    fill(data, n_bytes, number);
     lane_commit(lane, &header);
     link->next_out[channel]++;
     return true;
@@ -262,9 +250,8 @@ static bool take(struct link *link, enum lane_channel channel)
         return false;
     }
     bool good = header.id == number &&
-                header.n_bytes == size_of(number, lane_max_payload(lane->ring_bytes));
-    for (size_t i = 0; good && i < header.n_bytes; i++)
-        good = data[i] == byte_of(number, i);
+                header.n_bytes == size_of(number, lane_max_payload(lane->ring_bytes)) &&
+                is_filled(data, header.n_bytes, number);
     link->n_bad += !good;
     link->next_in[channel]++;
     lane_release(lane, &header);

@@ -4,6 +4,7 @@
 #define TESTS_UNIT_FABRIC_UCX_PEER_H
 
 #include "../unit.h"
+#include "base/clock.h"
 #include "fabric/transport.h"
 
 #include <stdbool.h>
@@ -60,14 +61,14 @@ struct both {
 void both_open(struct both *both);
 void both_close(struct both *both);
 void both_turn(struct both *both);
-#define BOTH_WAIT(both, condition)                                 \
-    do {                                                           \
-        uint64_t wait_end = now_ns() + 5000000000ull * patience(); \
-        while (!(condition)) {                                     \
-            if (now_ns() > wait_end)                               \
-                fail_msg("not within 5 s: %s", #condition);        \
-            both_turn(both);                                       \
-        }                                                          \
+#define BOTH_WAIT(both, condition)                                       \
+    do {                                                                 \
+        uint64_t wait_end = clock_now_ns() + 5000000000ull * patience(); \
+        while (!(condition)) {                                           \
+            if (clock_now_ns() > wait_end)                               \
+                fail_msg("not within 5 s: %s", #condition);              \
+            both_turn(both);                                             \
+        }                                                                \
     } while (0)
 
 /* Starts this program as `peer MODE ADDRESS`. */
@@ -82,7 +83,6 @@ void peer_main(int argc, char **argv);
 size_t count_descriptors(void);
 size_t rss_anon_kib(void);
 size_t count_shm_files(void);
-uint64_t now_ns(void);
 /* Longer under sanitizers. */
 uint64_t patience(void);
 
@@ -90,16 +90,16 @@ uint64_t patience(void);
 void side_print(const struct side *side);
 
 /* Polls until the condition holds; fails the test at the deadline. */
-#define SIDE_WAIT(side, ms, condition)                                         \
-    do {                                                                       \
-        uint64_t wait_end = now_ns() + 1000000ull * (uint64_t)(ms)*patience(); \
-        while (!(condition)) {                                                 \
-            if (now_ns() > wait_end) {                                         \
-                side_print(side);                                              \
-                fail_msg("not within %d ms: %s", (int)(ms), #condition);       \
-            }                                                                  \
-            transport_ucx.poll((side)->transport, 1000000);                    \
-        }                                                                      \
+#define SIDE_WAIT(side, ms, condition)                                               \
+    do {                                                                             \
+        uint64_t wait_end = clock_now_ns() + 1000000ull * (uint64_t)(ms)*patience(); \
+        while (!(condition)) {                                                       \
+            if (clock_now_ns() > wait_end) {                                         \
+                side_print(side);                                                    \
+                fail_msg("not within %d ms: %s", (int)(ms), #condition);             \
+            }                                                                        \
+            transport_ucx.poll((side)->transport, 1000000);                          \
+        }                                                                            \
     } while (0)
 
 #endif
