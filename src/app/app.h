@@ -46,6 +46,7 @@ struct shared_options {
     bool no_repack, combine_bf16;
     size_t context;       /* 0: default */
     size_t micro_batches; /* 0: by the roads */
+    size_t bundle_bytes;  /* 0: default */
     struct group_options group;
     bool json;
     const char *bad_variable, *bad_why; /* first FERRY_* that was refused, NULL: none */

@@ -672,7 +672,8 @@ static struct exchange_options options_of(const struct bench_shape *shape)
                                      .n_layers = LAYERS,
                                      .hidden = shape->hidden,
                                      .a32_bytes = act_row_bytes(ACT_FORMAT_A32, shape->hidden),
-                                     .combine_bf16 = shape->combine_bf16};
+                                     .combine_bf16 = shape->combine_bf16,
+                                     .bundle_bytes = shape->bundle_bytes};
 }
 
 void bench_lanes(const struct bench_shape *shape, struct transport_lanes *ret_lanes)

@@ -31,6 +31,7 @@ struct bench_shape {
     size_t rounds;  /* that are timed; 0: as many as fit into seconds */
     double seconds; /* of timed rounds */
     int n_threads;
+    size_t bundle_bytes; /* exchange_options.bundle_bytes; need not be agreed on */
 };
 
 /* Bytes of a lane's rings, at most. */

@@ -203,7 +203,7 @@ struct command {
     char *args[ARGS_MAX];
     size_t n;
     char threads[16], chunk[24], context[24], replicas[24], ranks[24], parallel[24], batches[24],
-        parent[24];
+        bundle[24], parent[24];
 };
 
 static void add(struct command *c, const char *flag, const char *value)
@@ -246,6 +246,9 @@ static void make_command(struct command *c, const struct shared_options *o,
     (void)snprintf(c->batches, sizeof c->batches, "%zu", o->micro_batches);
     if (o->micro_batches > 0) /* else by the roads, as here */
         add(c, "--micro-batches", c->batches);
+    (void)snprintf(c->bundle, sizeof c->bundle, "%zu", o->bundle_bytes);
+    if (o->bundle_bytes > 0)
+        add(c, "--bundle-bytes", c->bundle);
     add(c, o->no_repack ? "--no-repack" : "--repack", NULL);
     (void)snprintf(c->parent, sizeof c->parent, "%ld", (long)getpid());
     add(c, "--with-parent", c->parent);
@@ -450,6 +453,7 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
     const struct fabric_term terms[] = {{"numerics", model_numerics(model)},
                                         {"tokens of a step (--prefill-chunk)", step},
                                         {"placement", placement},
+                                        {"exchange protocol", EXCHANGE_PROTOCOL},
                                         {"manifest", root != NULL ? root : "none"}};
     struct fabric_options fabric = {
         .listen = o->listen != NULL ? o->listen : group_listen_default(o->join, &group->key),

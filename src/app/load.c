@@ -116,7 +116,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
     struct model_options model = {.no_repack = options->no_repack,
                                   .kv_dtype = options->kv,
                                   .combine_bf16 = options->combine_bf16,
-                                  .micro_batches = options->micro_batches};
+                                  .micro_batches = options->micro_batches,
+                                  .bundle_bytes = options->bundle_bytes};
     struct engine_options engine = {.n_sequences = request->n_sequences};
     uint64_t start = clock_now_ns();
 

@@ -161,6 +161,7 @@ enum {
     KEY_SEAT,
     KEY_GROUP_KEY,
     KEY_BATCHES,
+    KEY_BUNDLE,
     KEY_JSON,
 };
 
@@ -216,6 +217,10 @@ static const struct argp_option SHARED[] = {
     {"seat", KEY_SEAT, "N", 0, "Seat to take in the group (default: any free one)", 11},
     {"group-key-file", KEY_GROUP_KEY, "FILE", 0,
      "Secret that all ranks must have; needed beyond loopback", 11},
+    {"bundle-bytes", KEY_BUNDLE, "N", 0,
+     "Bytes that must be saved for rows to cross to another host once and be passed on there "
+     "(default 32768)",
+     11},
     {"micro-batches", KEY_BATCHES, "1|2", 0,
      "Parts that a step is cut into, so that one computes while the other's rows travel (default: "
      "2 "
@@ -286,6 +291,10 @@ static void apply(struct shared_options *o, int key, const char *text, const cha
         break;
     case KEY_GROUP_KEY:
         o->group.key_file = text;
+        break;
+    case KEY_BUNDLE:
+        if (!parse_size(text, 1, SIZE_MAX, &o->bundle_bytes))
+            *ret_why = "is not a whole number >= 1";
         break;
     case KEY_BATCHES:
         if (!parse_size(text, 1, 2, &o->micro_batches))
@@ -378,6 +387,7 @@ static error_t parse_shared(int key, char *arg, struct argp_state *state)
     case KEY_SEAT:
     case KEY_GROUP_KEY:
     case KEY_BATCHES:
+    case KEY_BUNDLE:
     case KEY_JSON:
         apply(options, key, arg, &why);
         if (why != NULL) {

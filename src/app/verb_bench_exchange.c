@@ -50,6 +50,7 @@ enum {
     KEY_ROUNDS,
     KEY_SECONDS,
     KEY_THREADS,
+    KEY_BUNDLE,
     KEY_LISTEN,
     KEY_JOIN,
     KEY_GROUP_KEY,
@@ -75,6 +76,8 @@ static const struct argp_option OPTIONS[] = {
     {"rounds", KEY_ROUNDS, "R", 0, "Rounds that are timed (default: as many as fit)", 1},
     {"seconds", KEY_SECONDS, "S", 0, "Of timed rounds per number of tokens (default 1)", 1},
     {"threads", KEY_THREADS, "N", 0, "Threads of each rank (default 1)", 1},
+    {"bundle-bytes", KEY_BUNDLE, "N", 0,
+     "As the other verbs' (default 32768; a huge number: rows go to each rank)", 1},
     {"listen", KEY_LISTEN, "HOST:PORT", 0,
      "Where this rank listens (default 127.0.0.1:0). Under mpirun: where rank 0 does", 2},
     {"join", KEY_JOIN, "HOST:PORT", 0, "Join the group of a rank there; starts nobody", 2},
@@ -128,6 +131,8 @@ static bool parse_shape(int key, char *arg, struct bench_shape *s)
         return parse_size(arg, 1, ROUNDS_MAX, &s->rounds);
     case KEY_SECONDS:
         return parse_double(arg, &s->seconds) && s->seconds >= 0.001 && s->seconds <= 3600;
+    case KEY_BUNDLE:
+        return parse_size(arg, 1, SIZE_MAX, &s->bundle_bytes);
     default: /* KEY_THREADS */
         good = parse_size(arg, 1, LIMIT_THREADS, &n_threads);
         s->n_threads = good ? (int)n_threads : 1;
@@ -327,6 +332,8 @@ static void make_command(struct command *c, const struct run *run, const char *a
     add_number(c, "--with-parent", (size_t)getpid());
     if (s->rounds > 0)
         add_number(c, "--rounds", s->rounds);
+    if (s->bundle_bytes > 0)
+        add_number(c, "--bundle-bytes", s->bundle_bytes);
     (void)snprintf(c->numbers[c->n_numbers], sizeof c->numbers[0], "%.17g", s->seconds);
     add_text(c, "--seconds", c->numbers[c->n_numbers++]);
     if (o->key_file != NULL)

@@ -38,6 +38,7 @@ size_t exchange_bytes(const struct exchange_options *options)
                  (options->hidden * sizeof(float) + sizeof(struct round_leaf)) +
              rounds_of(options) * options->max_tokens * 3 * sizeof(uint32_t) +
              2 * slots * sizeof(struct exchange_pair) +
+             (2 * options->max_tokens + slots) * sizeof(uint32_t) +
              (options->n_layers + 1) * options->max_experts * sizeof(uint64_t) +
              fabric_n_seats(options->fabric) * LANE_N_CHANNELS * sizeof(struct inbox);
     return n + sizeof(struct exchange);
@@ -103,8 +104,12 @@ static bool make_rest(struct exchange *x)
     x->others = arena_array(&x->arena, o->max_experts, sizeof *x->others);
     x->inboxes = arena_zero(&x->arena, fabric_n_seats(o->fabric) * sizeof *x->inboxes);
     x->served_pairs = arena_array(&x->arena, 2 * slots, sizeof *x->served_pairs);
+    x->bundle_row = arena_zero(&x->arena, o->max_tokens * sizeof *x->bundle_row);
+    x->bundle_tokens = arena_array(&x->arena, o->max_tokens, sizeof *x->bundle_tokens);
+    x->pass_rows = arena_array(&x->arena, slots, sizeof *x->pass_rows);
     return x->holders != NULL && x->layer_live != NULL && x->others != NULL && x->inboxes != NULL &&
-           x->served_pairs != NULL;
+           x->served_pairs != NULL && x->bundle_row != NULL && x->bundle_tokens != NULL &&
+           x->pass_rows != NULL;
 }
 
 enum ferry_status exchange_create(struct exchange **ret_exchange, struct device *device,

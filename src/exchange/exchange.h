@@ -21,6 +21,9 @@
 
 struct exchange;
 
+/* What ranks of one group must agree on: grows with every change of what travels. */
+#define EXCHANGE_PROTOCOL "2"
+
 /* Activation rows as a layer's experts consume them. A32 rows stand a32_bytes apart
  * (act_row_bytes), f32 rows f32_stride floats apart; a part that no expert of the layer takes is
  * NULL. */
@@ -83,6 +86,8 @@ struct exchange_options {
     uint64_t gather_ns;   /* longest wait for other origins' rows of the same layer; 0: a tenth of
                              the measured expert time */
     uint64_t deadline_ns; /* of one round; 0: 60 s */
+    size_t bundle_bytes;  /* that must be saved for rows to cross to another host once and be passed
+                             on there; 0: 32 KiB, SIZE_MAX: never */
     uint64_t spin_ns;     /* that a wait looks into lanes before it sleeps; 0 with more threads than
                              cores */
 };
@@ -101,6 +106,7 @@ struct exchange_ledger {
     uint64_t layers;       /* own layer rounds */
     uint64_t voided;       /* own rounds that did not balance */
     uint64_t bad_messages; /* that no rank may send */
+    uint64_t passed_on;    /* messages for ranks of this host, from bundles of other hosts */
 };
 
 /* FERRY_ERR_NOMEM. */

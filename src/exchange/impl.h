@@ -13,6 +13,7 @@
 enum {
     INBOX_MAX = 64,   /* messages taken and not released, of one lane */
     SOURCES_MAX = 64, /* messages of one job, with the own part */
+    PART_BITS = 20,   /* of a message's id; the others are its round's generation */
 };
 
 /* Messages of one lane, in the order they were taken, which is the order of release. A ring: a
@@ -20,7 +21,10 @@ enum {
 struct inbox {
     struct fabric_message messages[INBOX_MAX];
     bool done[INBOX_MAX];
+    bool own[INBOX_MAX];      /* requests: there is something for this rank in it */
+    uint64_t pass[INBOX_MAX]; /* bundles: bit per member that has still to be passed on */
     size_t first, n;
+    size_t n_pass;        /* places with something to pass on */
     size_t n_bytes;       /* of payload that is not released */
     uint32_t incarnation; /* of the lanes */
 };
@@ -78,6 +82,10 @@ struct exchange {
     uint64_t *layer_live; /* [n_layers] seats that a layer's holders were found for; 0: none yet */
     uint64_t *others;     /* [max_experts] scratch: holders without those that refused */
     enum link_class links[LIMIT_SEATS];
+    uint64_t mates[LIMIT_SEATS]; /* seats of the same host as this one */
+    uint32_t *bundle_row;        /* [max_tokens] a token's row in the bundle, plus one; 0: none */
+    uint32_t *bundle_tokens;     /* [max_tokens] scratch */
+    uint32_t *pass_rows;         /* [max_slots] scratch */
     struct inbox (*inboxes)[LANE_N_CHANNELS]; /* [n_seats] */
     struct origin origins[LIMIT_SEATS];
     uint32_t seen_rings;                /* at the last look of exchange_serve */
@@ -126,11 +134,21 @@ void combine_keep(struct exchange *x, struct round *round, size_t part);
 /* The job's memory is needed: makes the sums of rows that are still there. */
 void combine_flush(struct exchange *x);
 
+/* A request's place has nothing left to be done when its own part is answered and all others are
+ * passed on: then it is given back. */
+void serve_settle(struct exchange *x, struct inbox *inbox, size_t place);
+
 /* The message in a place of an inbox is no longer needed. */
 void serve_done(struct exchange *x, struct inbox *inbox, size_t place);
 
 /* Takes a reply in. `place`: of the message in its inbox. Returns whether it is done with. */
 bool round_reply(struct exchange *x, struct inbox *inbox, size_t place);
+
+/* The id of the message that carries a part. */
+static inline uint64_t round_message_id(const struct round *round, size_t part)
+{
+    return round->generation << PART_BITS | part;
+}
 
 /* Whether this seat may be sent work. */
 static inline bool impl_is_live(const struct exchange *x, int seat)

@@ -161,6 +161,7 @@ static bool cut_parts(struct plan *plan, int seat, size_t first, size_t last, bo
                               .first_pair = at,
                               .first_row = plan->n_rows,
                               .first_group = plan->n_groups,
+                              .via = -1,
                               .held = -1};
         while (at < last) {
             size_t end = at + 1;

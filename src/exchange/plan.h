@@ -32,7 +32,9 @@ enum part_state {
 /* What one message carries to one seat, or all that this rank computes itself. */
 struct part {
     int seat;
-    uint32_t incarnation; /* of the lanes it went through */
+    uint32_t incarnation; /* of the seat's lanes when it was sent */
+    int via;              /* seat that passes it on; -1: it went straight there */
+    uint32_t via_incarnation;
     enum part_state state;
     size_t first_pair, n_pairs;   /* in plan.pairs */
     size_t first_row, n_rows;     /* in plan.row_token; remote parts only */

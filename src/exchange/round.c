@@ -2,6 +2,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "exchange/bundle.h"
 #include "exchange/exchange.h"
 #include "exchange/impl.h"
 
@@ -10,7 +11,6 @@
 /* Sums that come back in one message: more messages let combining overlap with what is still to
  * come, but cost more than that (docs/performance.md), so that only large rounds are cut. */
 enum { CHUNK_BYTES = 1 << 20 };
-enum { PART_BITS = 20 };
 static const uint64_t LOOK_NS = UINT64_C(20000000); /* at losses, at least so often */
 
 /* ---- holders ---- */
@@ -38,8 +38,11 @@ static enum ferry_status find_holders(struct exchange *x, const struct round *ro
     if (x->layer_live[layer] != live) {
         placement_layer_holders(x->options.placement, layer, live, holders);
         x->layer_live[layer] = live;
-        for (int s = 0; s < LIMIT_SEATS; s++)
-            x->links[s] = (live >> s & 1) != 0 ? fabric_link(f, s) : LINK_UNKNOWN;
+        for (int s = 0; s < LIMIT_SEATS; s++) {
+            bool is_live = (live >> s & 1) != 0;
+            x->links[s] = is_live ? fabric_link(f, s) : LINK_UNKNOWN;
+            x->mates[s] = is_live ? fabric_mates(f, s) : 0;
+        }
     }
     if ((round->refused & live) != 0) {
         if ((live & ~round->refused) == 0)
@@ -106,7 +109,7 @@ static enum ferry_status send_part(struct exchange *x, struct round *round, size
     struct part *part = &round->plan.parts[i];
     size_t n_bytes = part->n_rows * wire_row_bytes(&x->shape, round->flags) +
                      part->n_pairs * sizeof *round->plan.pairs;
-    struct lane_header header = {.id = round->generation << PART_BITS | i,
+    struct lane_header header = {.id = round_message_id(round, i),
                                  .step = x->step,
                                  .layer = (uint32_t)round->input.layer,
                                  .n_bytes = (uint32_t)n_bytes,
@@ -126,6 +129,7 @@ static enum ferry_status send_part(struct exchange *x, struct round *round, size
                        round->plan.row_token + part->first_row, part->n_rows,
                        round->plan.pairs + part->first_pair, part->n_pairs);
     fabric_commit(x->options.fabric, part->seat, LANE_REQUEST, &header);
+    part->via = -1;
     part->state = PART_SENT;
     return FERRY_OK;
 }
@@ -134,15 +138,21 @@ static enum ferry_status send_part(struct exchange *x, struct round *round, size
 static enum ferry_status send_parts(struct exchange *x, struct round *round,
                                     struct ferry_error *err)
 {
-    for (size_t i = 0; i < round->plan.n_parts; i++) {
-        struct part *part = &round->plan.parts[i];
-        if (part->state != PART_PLANNED || part->seat == x->self)
+    for (size_t i = 0; i < round->plan.n_parts;) {
+        const struct part *part = &round->plan.parts[i];
+        size_t at = i, n_sent = 0;
+        if (part->state != PART_PLANNED || part->seat == x->self) {
+            i++;
             continue;
-        enum ferry_status st = send_part(x, round, i, err);
+        }
+        enum ferry_status st = bundle_send(x, round, i, &n_sent, &at, err);
+        if (st == FERRY_OK && n_sent == 0)
+            st = send_part(x, round, i, err);
         if (st == FERRY_ERR_PEER) {
-            if (impl_is_live(x, part->seat)) /* without lanes, it is of no use to this round */
-                round->refused |= UINT64_C(1) << part->seat;
-            st = redirect(x, round, i, err);
+            int seat = round->plan.parts[at].seat;
+            if (impl_is_live(x, seat)) /* without lanes, it is of no use to this round */
+                round->refused |= UINT64_C(1) << seat;
+            st = redirect(x, round, at, err);
         }
         if (st != FERRY_OK)
             return st;
@@ -247,6 +257,15 @@ static void hold_nothing(struct exchange *x, int seat)
     }
 }
 
+/* Who holds a part answers it; whoever was to pass it on may say that it could not. */
+static bool may_answer(const struct part *part, const struct fabric_message *m)
+{
+    if (part->seat == m->seat)
+        return part->incarnation == m->incarnation;
+    return part->via == m->seat && part->via_incarnation == m->incarnation &&
+           m->header.kind == WIRE_REFUSED;
+}
+
 bool round_reply(struct exchange *x, struct inbox *inbox, size_t place)
 {
     const struct fabric_message *m = &inbox->messages[place];
@@ -259,8 +278,7 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place)
             round = &x->rounds[r];
     }
     if (round == NULL || i >= round->plan.n_parts || round->plan.parts[i].state != PART_SENT ||
-        round->plan.parts[i].seat != m->seat ||
-        round->plan.parts[i].incarnation != m->incarnation) {
+        !may_answer(&round->plan.parts[i], m)) {
         x->ledger.late += h->n_pairs;
         return true;
     }
@@ -269,7 +287,7 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place)
     if (h->kind != kind || h->n_bytes != part->n_groups * impl_sum_bytes(x) ||
         h->n_pairs != part->n_pairs) {
         x->ledger.bad_messages += h->kind != WIRE_REFUSED;
-        round->refused |= UINT64_C(1) << m->seat;
+        round->refused |= UINT64_C(1) << part->seat;
         part->state = PART_REFUSED;
         return true;
     }
@@ -287,6 +305,11 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place)
     return false; /* it is given back when its tokens are added up, or was just now */
 }
 
+static bool is_gone(const struct exchange *x, int seat, uint32_t incarnation)
+{
+    return !impl_is_live(x, seat) || fabric_lanes(x->options.fabric, seat) != incarnation;
+}
+
 /* Parts that nobody will answer any more get other holders. */
 static enum ferry_status look_for_losses(struct exchange *x, struct round *round,
                                          struct ferry_error *err)
@@ -299,8 +322,8 @@ static enum ferry_status look_for_losses(struct exchange *x, struct round *round
         struct part *part = &round->plan.parts[i];
         bool is_lost = part->state == PART_REFUSED ||
                        (part->state == PART_SENT &&
-                        (!impl_is_live(x, part->seat) ||
-                         fabric_lanes(x->options.fabric, part->seat) != part->incarnation));
+                        (is_gone(x, part->seat, part->incarnation) ||
+                         (part->via >= 0 && is_gone(x, part->via, part->via_incarnation))));
         if (!is_lost)
             continue;
         enum ferry_status st = redirect(x, round, i, err);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "exchange/bundle.h"
 #include "exchange/exchange.h"
 #include "exchange/impl.h"
 
@@ -35,6 +36,12 @@ void serve_done(struct exchange *x, struct inbox *inbox, size_t place)
     release_done(x, inbox);
 }
 
+void serve_settle(struct exchange *x, struct inbox *inbox, size_t place)
+{
+    if (!inbox->own[place] && inbox->pass[place] == 0)
+        serve_done(x, inbox, place);
+}
+
 /* Takes one message of a lane into its inbox; *ret_place is its place. */
 static bool take(struct exchange *x, int seat, enum lane_channel channel, size_t *ret_place)
 {
@@ -45,6 +52,8 @@ static bool take(struct exchange *x, int seat, enum lane_channel channel, size_t
         !fabric_take(x->options.fabric, seat, channel, &inbox->messages[place]))
         return false;
     inbox->done[place] = false;
+    inbox->own[place] = true;
+    inbox->pass[place] = 0;
     inbox->n++;
     inbox->n_bytes += inbox->messages[place].header.n_bytes;
     *ret_place = place;
@@ -67,19 +76,39 @@ static bool collect_replies(struct exchange *x, int seat)
 }
 
 /* A request's header says where its origin is. */
-static bool note_origin(struct exchange *x, const struct fabric_message *m)
+/* Whether a request may come from whom it names: its sender, or a rank whose rows the sender passes
+ * on. */
+static bool is_sound(const struct exchange *x, const struct fabric_message *m, unsigned kind)
 {
+    const struct lane_header *h = &m->header;
+
+    if (h->layer >= x->shape.n_layers)
+        return false;
+    if (h->origin == m->seat)
+        return kind == WIRE_ROWS || kind == WIRE_NONE || kind == WIRE_BUNDLE;
+    return kind == WIRE_ROWS && h->origin < fabric_n_seats(x->options.fabric) &&
+           h->origin != x->self && h->origin_incarnation != 0;
+}
+
+static bool note_request(struct exchange *x, struct inbox *inbox, size_t place)
+{
+    const struct fabric_message *m = &inbox->messages[place];
     const struct lane_header *h = &m->header;
     unsigned kind = h->kind & WIRE_KIND_MASK;
 
-    if (kind > WIRE_NONE || h->origin != m->seat || h->layer >= x->shape.n_layers) {
+    if (!is_sound(x, m, kind) || (kind == WIRE_BUNDLE && !bundle_note(x, inbox, place))) {
         x->ledger.bad_messages++;
         return false;
     }
+    if (h->origin != m->seat &&
+        fabric_lanes(x->options.fabric, h->origin) != h->origin_incarnation) {
+        x->ledger.late += h->n_pairs; /* whose rows they are has started anew */
+        return false;
+    }
     wire_ask_for(m->data, h->n_bytes);
-    x->origins[m->seat] =
+    x->origins[h->origin] =
         (struct origin){h->step, h->layer, true, kind == WIRE_NONE || h->more == 0};
-    return kind == WIRE_ROWS;
+    return kind != WIRE_NONE;
 }
 
 static bool collect_requests(struct exchange *x, int seat, uint32_t incarnation)
@@ -93,11 +122,12 @@ static bool collect_requests(struct exchange *x, int seat, uint32_t incarnation)
             inbox->done[(inbox->first + i) % INBOX_MAX] = true;
         release_done(x, inbox);
         inbox->incarnation = incarnation;
+        inbox->n_pass = 0;
         x->origins[seat] = (struct origin){0};
     }
     while (take(x, seat, LANE_REQUEST, &place)) {
         any = true;
-        if (!note_origin(x, &inbox->messages[place]))
+        if (!note_request(x, inbox, place))
             serve_done(x, inbox, place);
     }
     return any;
@@ -115,6 +145,8 @@ bool serve_collect(struct exchange *x)
         any |= collect_replies(x, (int)s);
         if (!x->in_job)
             any |= collect_requests(x, (int)s, incarnation);
+        if (x->inboxes[s][LANE_REQUEST].n_pass > 0)
+            any |= bundle_pass(x, &x->inboxes[s][LANE_REQUEST]);
     }
     return any;
 }
@@ -181,7 +213,7 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
 
 /* Where a source came from, to answer it. */
 struct asker {
-    int seat;
+    int seat; /* whose inbox it is in; header.origin is who gets the sums */
     size_t place;
     struct lane_header header;
     bool refuse;
@@ -196,27 +228,34 @@ struct batch {
 
 static bool add_request(struct exchange *x, struct batch *b, int seat, size_t place)
 {
-    const struct fabric_message *m = &x->inboxes[seat][LANE_REQUEST].messages[place];
+    struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
+    const struct fabric_message *m = &inbox->messages[place];
     struct exchange_pair *pairs = x->served_pairs + b->n_served_pairs;
+    struct lane_header header = m->header;
     struct wire_request request;
     struct ferry_error err;
 
-    bool fits = b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
-                b->n_pairs + m->header.n_pairs <= x->job.max_slots &&
-                b->n_served_pairs + m->header.n_pairs <= 2 * x->shape.max_slots;
-    if (!fits && m->header.n_pairs <= x->shape.max_slots)
+    /* Of a bundle, all pairs are counted: at most some too many. */
+    bool fits =
+        b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
+        b->n_pairs + min_size(header.n_pairs, x->shape.max_slots) <= x->job.max_slots &&
+        b->n_served_pairs + min_size(header.n_pairs, x->shape.max_slots) <= 2 * x->shape.max_slots;
+    bool is_bundle = (header.kind & WIRE_KIND_MASK) == WIRE_BUNDLE;
+    if (!fits && (is_bundle || header.n_pairs <= x->shape.max_slots))
         return false; /* in a later job; but one that never fits is refused below */
-    enum ferry_status st = wire_request_read(&request, pairs, &x->shape, m, &err);
-    if (st != FERRY_OK || request.n_groups != m->header.n_groups) {
+    enum ferry_status st = is_bundle ? bundle_own(x, m, &request, pairs, &header, &err)
+                                     : wire_request_read(&request, pairs, &x->shape, m, &err);
+    if (st != FERRY_OK || request.n_groups != header.n_groups) {
         if (x->ledger.bad_messages++ == 0)
             LOG_WARNING("exchange: seat %d sent what no rank may send (%s); ignored", seat,
                         st != FERRY_OK ? err.msg : "groups");
-        serve_done(x, &x->inboxes[seat][LANE_REQUEST], place);
+        inbox->own[place] = false;
+        serve_settle(x, inbox, place);
         return true;
     }
     b->sources[b->n] =
         (struct job_source){pairs, request.n_pairs, request.n_groups, request.rows, request.n_rows};
-    b->askers[b->n++] = (struct asker){seat, place, m->header, false};
+    b->askers[b->n++] = (struct asker){seat, place, header, false};
     b->n_pairs += request.n_pairs;
     b->n_served_pairs += request.n_pairs;
     return true;
@@ -234,7 +273,8 @@ static void add_requests(struct exchange *x, struct batch *b)
         size_t first = inbox->first, n = impl_is_live(x, seat) ? inbox->n : 0;
         for (size_t i = 0; i < n; i++) {
             size_t place = (first + i) % INBOX_MAX;
-            if (inbox->done[place] || inbox->messages[place].header.layer != b->layer)
+            if (inbox->done[place] || !inbox->own[place] ||
+                inbox->messages[place].header.layer != b->layer)
                 continue;
             if (!add_request(x, b, seat, place))
                 break;
@@ -254,7 +294,7 @@ static size_t waiting_layer(const struct exchange *x)
         size_t n = impl_is_live(x, seat) ? inbox->n : 0;
         for (size_t i = 0; i < n; i++) {
             size_t place = (inbox->first + i) % INBOX_MAX;
-            if (!inbox->done[place])
+            if (!inbox->done[place] && inbox->own[place])
                 return inbox->messages[place].header.layer;
         }
     }
@@ -288,7 +328,9 @@ static void refuse_missing(struct exchange *x, struct batch *b)
 static void answer(struct exchange *x, const struct batch *b, size_t i, bool refuse)
 {
     const struct asker *a = &b->askers[i];
+    struct inbox *inbox = &x->inboxes[a->seat][LANE_REQUEST];
     struct lane_header header = a->header;
+    int origin = header.origin;
     struct ferry_error err;
     uint32_t incarnation;
     void *sums = NULL;
@@ -297,8 +339,11 @@ static void answer(struct exchange *x, const struct batch *b, size_t i, bool ref
         refuse ? WIRE_REFUSED : (uint16_t)(WIRE_SUMS | (x->options.combine_bf16 ? WIRE_BF16 : 0u));
     header.n_rows = refuse ? 0 : header.n_groups;
     header.n_bytes = refuse ? 0 : (uint32_t)(header.n_groups * impl_sum_bytes(x));
+    header.origin_incarnation = 0;
     enum ferry_status st =
-        serve_reserve(x, a->seat, LANE_REPLY, header.n_bytes, &sums, &incarnation, &err);
+        serve_reserve(x, origin, LANE_REPLY, header.n_bytes, &sums, &incarnation, &err);
+    if (st == FERRY_OK && origin != a->seat && incarnation != a->header.origin_incarnation)
+        st = FERRY_ERR_PEER; /* who wanted them is gone; what sits there has numbers of its own */
     if (st == FERRY_OK && !refuse &&
         job_sums(&x->job, b->sources, i, sums, x->options.combine_bf16 ? TREE_BF16 : TREE_STREAM) !=
             b->sources[i].n_pairs) {
@@ -306,13 +351,14 @@ static void answer(struct exchange *x, const struct batch *b, size_t i, bool ref
         header.n_bytes = 0;
     }
     if (st == FERRY_OK)
-        fabric_commit(x->options.fabric, a->seat, LANE_REPLY, &header);
+        fabric_commit(x->options.fabric, origin, LANE_REPLY, &header);
     else if (st != FERRY_ERR_PEER) {
-        LOG_DEBUG("exchange: sums for seat %d wait: %s", a->seat, ferry_status_text(st));
+        LOG_DEBUG("exchange: sums for seat %d wait: %s", origin, ferry_status_text(st));
         return; /* the request stays, and is computed again when there is room */
     }
     x->ledger.served += st == FERRY_OK && !refuse ? header.n_pairs : 0;
-    serve_done(x, &x->inboxes[a->seat][LANE_REQUEST], a->place);
+    inbox->own[a->place] = false;
+    serve_settle(x, inbox, a->place);
 }
 
 static void finish_own(struct exchange *x, struct round *round, size_t i, const struct batch *b,

@@ -41,6 +41,24 @@ static enum ferry_status check_pairs(struct wire_request *request,
     return FERRY_OK;
 }
 
+/* The rows at the beginning of a payload; returns where they end. */
+static const unsigned char *rows_at(const unsigned char *data, const struct wire_shape *shape,
+                                    unsigned flags, size_t n_rows, struct exchange_rows *ret)
+{
+    *ret = (struct exchange_rows){0};
+    if ((flags & WIRE_A32) != 0) {
+        ret->a32 = data;
+        ret->a32_bytes = shape->a32_bytes;
+        data += n_rows * shape->a32_bytes;
+    }
+    if ((flags & WIRE_F32) != 0) {
+        ret->f32 = (const float *)(const void *)data;
+        ret->f32_stride = shape->f32_floats;
+        data += n_rows * shape->f32_floats * sizeof(float);
+    }
+    return data;
+}
+
 enum ferry_status wire_request_read(struct wire_request *ret, struct exchange_pair *pairs,
                                     const struct wire_shape *shape,
                                     const struct fabric_message *message, struct ferry_error *err)
@@ -57,19 +75,92 @@ enum ferry_status wire_request_read(struct wire_request *ret, struct exchange_pa
         return FERRY_FAIL(err, FERRY_ERR_FORMAT, "%u bytes for %u rows of %zu bytes and %u pairs",
                           h->n_bytes, h->n_rows, row_bytes, h->n_pairs);
     *ret = (struct wire_request){.n_rows = h->n_rows, .n_pairs = h->n_pairs};
-    const unsigned char *data = message->data;
-    if ((flags & WIRE_A32) != 0) {
-        ret->rows.a32 = data;
-        ret->rows.a32_bytes = shape->a32_bytes;
-        data += ret->n_rows * shape->a32_bytes;
-    }
-    if ((flags & WIRE_F32) != 0) {
-        ret->rows.f32 = (const float *)(const void *)data;
-        ret->rows.f32_stride = shape->f32_floats;
-        data += ret->n_rows * shape->f32_floats * sizeof(float);
-    }
+    const unsigned char *data = rows_at(message->data, shape, flags, ret->n_rows, &ret->rows);
     memcpy(pairs, data, ret->n_pairs * sizeof *pairs);
     return check_pairs(ret, pairs, shape, err);
+}
+
+/* ---- bundles ---- */
+
+static size_t member_bytes(const struct wire_member *m)
+{
+    return m->n_rows * sizeof(uint32_t) + m->n_pairs * sizeof(struct exchange_pair);
+}
+
+size_t wire_bundle_bytes(const struct wire_shape *shape, unsigned flags, size_t n_rows,
+                         const struct wire_member *members, size_t n_members)
+{
+    size_t n = n_rows * wire_row_bytes(shape, flags) + n_members * sizeof *members;
+
+    for (size_t i = 0; i < n_members; i++)
+        n += member_bytes(&members[i]);
+    return n;
+}
+
+enum ferry_status wire_bundle_read(struct wire_bundle *ret, const struct wire_shape *shape,
+                                   const struct fabric_message *message, struct ferry_error *err)
+{
+    const struct lane_header *h = &message->header;
+    unsigned flags = h->kind;
+    size_t row_bytes = wire_row_bytes(shape, flags), n_members = h->n_groups;
+
+    if ((flags & WIRE_KIND_MASK) != WIRE_BUNDLE || row_bytes == 0 || h->layer >= shape->n_layers)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "kind %x at layer %u of %zu", flags, h->layer,
+                          shape->n_layers);
+    if (n_members == 0 || n_members > LIMIT_SEATS || h->n_rows > h->n_bytes / row_bytes ||
+        h->n_bytes < h->n_rows * row_bytes + n_members * sizeof *ret->members)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "%u bytes for %u rows of %zu bytes, %zu members",
+                          h->n_bytes, h->n_rows, row_bytes, n_members);
+    ret->n_rows = h->n_rows;
+    ret->n_members = n_members;
+    const unsigned char *data = rows_at(message->data, shape, flags, h->n_rows, &ret->rows);
+    memcpy(ret->members, data, n_members * sizeof *ret->members);
+    data += n_members * sizeof *ret->members;
+    size_t left = (size_t)(message->data + h->n_bytes - data);
+    for (size_t i = 0; i < n_members; i++) {
+        const struct wire_member *m = &ret->members[i];
+        if (m->n_pairs == 0 || m->n_pairs > shape->max_slots || m->n_rows > m->n_pairs ||
+            m->more > 1 || member_bytes(m) > left)
+            return FERRY_FAIL(err, FERRY_ERR_FORMAT,
+                              "member %zu: %u rows and %u pairs in %zu bytes", i, m->n_rows,
+                              m->n_pairs, left);
+        ret->data[i] = data;
+        data += member_bytes(m);
+        left -= member_bytes(m);
+    }
+    return left == 0 ? FERRY_OK : FERRY_FAIL(err, FERRY_ERR_FORMAT, "%zu bytes too many", left);
+}
+
+enum ferry_status wire_member_rows(const struct wire_bundle *bundle, size_t m, uint32_t *ret_rows,
+                                   struct ferry_error *err)
+{
+    size_t n = bundle->members[m].n_rows;
+
+    memcpy(ret_rows, bundle->data[m], n * sizeof *ret_rows);
+    for (size_t i = 0; i < n; i++) {
+        if (ret_rows[i] >= bundle->n_rows)
+            return FERRY_FAIL(err, FERRY_ERR_FORMAT, "member %zu: row %u of %zu", m, ret_rows[i],
+                              bundle->n_rows);
+    }
+    return FERRY_OK;
+}
+
+enum ferry_status wire_member_read(struct wire_request *ret, struct exchange_pair *pairs,
+                                   const struct wire_bundle *bundle, size_t m,
+                                   const uint32_t *row_numbers, const struct wire_shape *shape,
+                                   struct ferry_error *err)
+{
+    const struct wire_member *member = &bundle->members[m];
+
+    *ret = (struct wire_request){
+        .rows = bundle->rows, .n_rows = member->n_rows, .n_pairs = member->n_pairs};
+    memcpy(pairs, bundle->data[m] + member->n_rows * sizeof *row_numbers,
+           member->n_pairs * sizeof *pairs);
+    enum ferry_status st = check_pairs(ret, pairs, shape, err);
+    for (size_t i = 0; i < ret->n_pairs && st == FERRY_OK; i++)
+        pairs[i].row = row_numbers[pairs[i].row];
+    ret->n_rows = bundle->n_rows;
+    return st;
 }
 
 void wire_ask_for(const void *data, size_t n_bytes)
@@ -147,5 +238,6 @@ void wire_request_write(void *payload, struct device *device, const struct wire_
         data += n_rows * arg.f32_bytes;
     }
     device_for(device, n_rows, 16, write_rows, &arg);
-    memcpy(data, pairs, n_pairs * sizeof *pairs);
+    if (n_pairs > 0)
+        memcpy(data, pairs, n_pairs * sizeof *pairs);
 }

@@ -656,6 +656,30 @@ enum link_class fabric_link(const struct fabric *fabric, int seat)
     return (enum link_class)atomic_load_explicit(&fabric->links[seat], memory_order_relaxed);
 }
 
+/* Of "host:port". */
+static size_t host_length(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+
+    return colon != NULL ? (size_t)(colon - address) : strlen(address);
+}
+
+uint64_t fabric_mates(struct fabric *fabric, int seat)
+{
+    uint64_t mates = UINT64_C(1) << seat;
+
+    (void)pthread_mutex_lock(&fabric->lock);
+    const char *address = fabric->view.seats[seat].address;
+    size_t n = host_length(address);
+    for (int s = 0; s < LIMIT_SEATS && n > 0; s++) {
+        const char *other = fabric->view.seats[s].address;
+        if (host_length(other) == n && strncmp(address, other, n) == 0)
+            mates |= UINT64_C(1) << s;
+    }
+    (void)pthread_mutex_unlock(&fabric->lock);
+    return mates;
+}
+
 static void describe_seats(struct fabric *fabric, char *text, size_t size)
 {
     struct fabric_view view;

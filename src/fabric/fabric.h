@@ -133,6 +133,10 @@ uint32_t fabric_epoch(const struct fabric *fabric);
 uint64_t fabric_live(const struct fabric *fabric);
 enum link_class fabric_link(const struct fabric *fabric, int seat);
 
+/* Seats that stand at the same host as this one, itself included, as far as their addresses tell;
+ * bit per seat. Takes a lock: for when the set of live seats has changed. */
+uint64_t fabric_mates(struct fabric *fabric, int seat);
+
 /* Waits until n seats are live. FERRY_ERR_TIMEOUT: err lists each seat with its state. */
 enum ferry_status fabric_wait_live(struct fabric *fabric, size_t n, uint64_t timeout_ns,
                                    struct ferry_error *err) FERRY_MUST_CHECK;

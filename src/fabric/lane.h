@@ -34,7 +34,8 @@ struct lane_header {
     uint32_t n_groups; /* sums that a request asks for */
     uint32_t more;     /* 1: more messages of this round follow to this seat */
     uint64_t span;     /* lane_take's: bytes of the ring that lane_release gives back; never sent */
-    uint64_t reserved; /* 0 */
+    uint32_t origin_incarnation; /* of a request that another rank has passed on; else 0 */
+    uint32_t unused;             /* 0 */
 };
 _Static_assert(sizeof(struct lane_header) == LANE_ALIGN, "a header is one cache line");
 

@@ -59,7 +59,8 @@ static struct exchange_options exchange_options_of(const struct model *model)
                                         .combine_bf16 = o->combine_bf16,
                                         .run_experts = forward_experts,
                                         .arg = (void *)(uintptr_t)model,
-                                        .gather_ns = o->gather_ns};
+                                        .gather_ns = o->gather_ns,
+                                        .bundle_bytes = o->bundle_bytes};
 
     for (size_t l = 0; l < c->n_layers; l++) {
         if (!c->layer_has_experts[l])

@@ -34,6 +34,7 @@ struct model_options {
     struct fabric *fabric;
     bool combine_bf16;    /* nodes of the combine tree are rounded to bf16: other numerics */
     uint64_t gather_ns;   /* exchange_options.gather_ns */
+    size_t bundle_bytes;  /* exchange_options.bundle_bytes */
     size_t micro_batches; /* that a step is cut into: 1 or 2; 0: 2 where rows go to other hosts and
                              are many */
 };

@@ -319,7 +319,7 @@ class Group:
         self.addresses = [f"{net.address(self.host(s))}:{ports[s]}" for s in range(n_ranks)]
         self.front_flags = ["--parallel", 8, *front_flags]
         self.common = ["--threads", 1, "--group-key-file", self.key, "--replicas", replicas,
-                       *flags]
+                       "--bundle-bytes", 1, *flags]
 
     def host(self, seat):
         """The host that a seat is on."""

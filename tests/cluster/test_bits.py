@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Two hosts of two ranks each give the bytes of one rank: logits of every architecture, placements,
-replicas, rows by shared memory inside a host and by TCP between them; greedy and sampled answers.
+replicas, rows by shared memory inside a host, by TCP between them, and passed on; greedy and sampled
+answers.
 
 What: `ferry logits` and `ferry run` on host A with one `ferry rank` there and two on host B, against
       the same verb alone.
@@ -45,7 +46,7 @@ class TwoHosts(cli.Case):
         """The verb on host A, three more ranks; the front rank's process when all have ended well."""
         type(self).port += 1
         at = f"{self.net.address('A')}:{self.port}"
-        shared = ("--threads", 1, "--group-key-file", self.key, *shared)
+        shared = ("--threads", 1, "--group-key-file", self.key, "--bundle-bytes", 1, *shared)
         front = self.net.start("A", [cli.FERRY, verb, model, "--ranks", 4, "--listen", at,
                                      *shared, *flags], name=verb)
         ranks = [self.net.start(host, [cli.FERRY, "rank", model, "--join", at, *shared],

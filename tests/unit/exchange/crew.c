@@ -172,6 +172,8 @@ void crew_start(struct crew *c, const size_t max_payload[LANE_N_CHANNELS])
     struct ferry_error err = {0};
 
     c->group = fake_group_create(c->n, max_payload);
+    if (c->per_host > 0)
+        fake_hosts(c->group, c->per_host);
     atomic_store(&c->dead, -1);
     for (size_t s = 0; s < c->n; s++) {
         struct member *m = &c->members[s];
@@ -181,6 +183,7 @@ void crew_start(struct crew *c, const size_t max_payload[LANE_N_CHANNELS])
         options.make_resident = resident;
         options.arg = m;
         options.deadline_ns = UINT64_C(20000000000);
+        options.bundle_bytes = c->per_host > 0 ? 1 : 0;
         m->crew = c;
         m->seat = (int)s;
         m->in = malloc(sizeof *m->in);

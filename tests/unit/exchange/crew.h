@@ -50,6 +50,7 @@ struct crew {
     struct fake_group *group;
     struct placement *placement;
     size_t n, n_rounds, tokens[RANKS];
+    size_t per_host; /* ranks; rows for other hosts are bundled whatever they save. 0: one host */
     bool bf16, overlap, many_losses;
     uint64_t seed;
     atomic_size_t n_done, n_failed;

@@ -36,6 +36,7 @@ struct fake_group {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     size_t n, max_payload[LANE_N_CHANNELS], n_unreleased;
+    size_t per_host; /* seats of a host */
     uint64_t live;
     uint32_t epoch, incarnations[LIMIT_SEATS];
     fake_commit_fn *on_commit;
@@ -49,7 +50,7 @@ struct fake_group *fake_group_create(size_t n, const size_t max_payload[LANE_N_C
 
     (void)pthread_mutex_init(&g->mutex, NULL);
     (void)pthread_cond_init(&g->changed, NULL);
-    g->n = n;
+    g->n = g->per_host = n;
     memcpy(g->max_payload, max_payload, sizeof g->max_payload);
     g->live = (UINT64_C(1) << n) - 1;
     g->epoch = 1;
@@ -131,6 +132,11 @@ void fake_suspect(struct fake_group *group, int viewer, int seat, bool suspect)
     (void)pthread_mutex_unlock(&group->mutex);
 }
 
+void fake_hosts(struct fake_group *group, size_t per_host)
+{
+    group->per_host = per_host;
+}
+
 void fake_on_commit(struct fake_group *group, fake_commit_fn *fn, void *arg)
 {
     group->on_commit = fn;
@@ -191,7 +197,21 @@ uint64_t fabric_live(const struct fabric *fabric)
 
 enum link_class fabric_link(const struct fabric *fabric, int seat)
 {
+    size_t per_host = fabric->group->per_host;
+
+    if ((size_t)seat / per_host != (size_t)fabric->seat / per_host)
+        return LINK_TCP;
     return seat == fabric->seat ? LINK_LOCAL : LINK_SHM;
+}
+
+uint64_t fabric_mates(struct fabric *fabric, int seat)
+{
+    size_t per_host = fabric->group->per_host, n = fabric->group->n;
+    uint64_t mates = 0;
+
+    for (size_t s = (size_t)seat / per_host * per_host, i = 0; i < per_host && s < n; i++, s++)
+        mates |= UINT64_C(1) << s;
+    return mates;
 }
 
 size_t fabric_max_payload(const struct fabric *fabric, enum lane_channel channel)

@@ -12,6 +12,8 @@ struct fake_group;
 struct fake_group *fake_group_create(size_t n, const size_t max_payload[LANE_N_CHANNELS]);
 void fake_group_destroy(struct fake_group *group);
 struct fabric *fake_end(struct fake_group *group, int seat);
+/* Seats 0 .. per_host - 1 stand at one host, and so on; at first all do. */
+void fake_hosts(struct fake_group *group, size_t per_host);
 
 /* The seat's rank is lost to all others: what it has committed before stays readable until its
  * lanes are renewed. Any thread. */

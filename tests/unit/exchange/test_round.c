@@ -16,9 +16,10 @@ static void ranks_give_the_bits_of_one(void **state)
 {
     (void)state;
     for (size_t n = 1; n <= RANKS; n += n == 4 ? 3 : 1) {
-        for (unsigned variant = 0; variant < 12; variant += STRIDE) {
+        for (unsigned variant = 0; variant < 24; variant += STRIDE) {
             struct crew c = {.n = n,
                              .n_rounds = 6,
+                             .per_host = variant < 12 ? 0 : 2 + variant % 2,
                              .bf16 = (variant & 1) != 0,
                              .overlap = (variant & 2) != 0,
                              .seed = n * 1000 + variant,
@@ -64,9 +65,11 @@ static bool kill_at(void *arg, int from, int to, enum lane_channel channel,
 static void a_death_changes_nothing(void **state)
 {
     (void)state;
-    for (size_t at = 0; at < 60; at += STRIDE) {
+    for (size_t i = 0; i < 120; i += STRIDE) {
+        size_t at = i / 2;
         struct crew c = {.n = 3 + at % 2,
                          .n_rounds = 5,
+                         .per_host = i % 2 == 0 ? 0 : 2,
                          .overlap = at % 3 == 0,
                          .seed = at,
                          .placement = placed(3 + at % 2, 1 + at % 2, at % 5)};
@@ -104,9 +107,11 @@ static bool kill_and_revive(void *arg, int from, int to, enum lane_channel chann
 static void a_holder_that_comes_back_is_asked_again(void **state)
 {
     (void)state;
-    for (size_t at = 1; at < 24; at++) {
+    for (size_t i = 2; i < 48; i++) {
+        size_t at = i / 2;
         struct crew c = {.n = 3,
                          .n_rounds = 8,
+                         .per_host = i % 2 == 0 ? 0 : 2,
                          .many_losses = true,
                          .seed = at,
                          .placement = placed(3, 1, at % 4)};

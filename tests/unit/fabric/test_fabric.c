@@ -44,6 +44,32 @@ static void test_join(void **state)
     }
 }
 
+/* Who stands at one host is told by addresses; a seat nobody has taken stands nowhere. */
+static void test_mates(void **state)
+{
+    static const char *const NAMES[] = {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.1:2", "10.0.0.11:1"};
+    struct ranks ranks;
+
+    (void)state;
+    ranks_open(&ranks, 5);
+    for (int s = 0; s < 4; s++) {
+        struct fabric_options options = ranks_options(&ranks, s, s == 0 ? -1 : 0);
+        options.listen = NAMES[s];
+        options.join = s == 0 ? NULL : NAMES[0];
+        assert_int_equal(fabric_create(&ranks.fabrics[s], &options, NULL), FERRY_OK);
+        fabric_ready(ranks.fabrics[s]);
+    }
+    ranks_wait_live(&ranks, 15, 15);
+    for (int s = 0; s < 4; s++) {
+        assert_int_equal(fabric_mates(ranks.fabrics[s], 0), 5);
+        assert_int_equal(fabric_mates(ranks.fabrics[s], 1), 2);
+        assert_int_equal(fabric_mates(ranks.fabrics[s], 2), 5);
+        assert_int_equal(fabric_mates(ranks.fabrics[s], 3), 8);
+        assert_int_equal(fabric_mates(ranks.fabrics[s], 4), 16);
+    }
+    ranks_close(&ranks);
+}
+
 static void test_kill_any(void **state)
 {
     (void)state;
@@ -307,10 +333,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),         cmocka_unit_test(test_join),
-        cmocka_unit_test(test_kill_any),      cmocka_unit_test(test_partial_cut),
-        cmocka_unit_test(test_halves),        cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_last_survivor), cmocka_unit_test(test_virtual_clock),
-        cmocka_unit_test(test_options),       cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_mates),         cmocka_unit_test(test_kill_any),
+        cmocka_unit_test(test_partial_cut),   cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_drain),         cmocka_unit_test(test_last_survivor),
+        cmocka_unit_test(test_virtual_clock), cmocka_unit_test(test_options),
+        cmocka_unit_test(test_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
