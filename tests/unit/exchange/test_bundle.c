@@ -121,6 +121,56 @@ static void who_cannot_pass_on_says_so(void **state)
     }
 }
 
+struct restart {
+    struct crew *crew;
+    atomic_int holder; /* who was passed something; -1: nobody yet */
+    uint64_t id;
+    atomic_size_t n_wrong;
+};
+
+static bool restart_origin(void *arg, int from, int to, enum lane_channel channel,
+                           struct lane_header *header, unsigned char *payload)
+{
+    struct restart *r = arg;
+    int nobody = -1;
+
+    (void)payload;
+    if (channel == LANE_REPLY && from == atomic_load(&r->holder) && header->id == r->id)
+        atomic_fetch_add(&r->n_wrong, 1);
+    if (channel == LANE_REQUEST && header->origin != from && atomic_load(&r->holder) < 0) {
+        r->id = header->id;
+        if (atomic_compare_exchange_strong(&r->holder, &nobody, to)) {
+            fake_kill(r->crew->group, header->origin);
+            fake_revive(r->crew->group, header->origin);
+        }
+    }
+    return true;
+}
+
+/* A rank that starts anew counts its messages from the beginning: sums for what its former life
+ * asked, by way of a neighbour that knows nothing of it yet, must not reach it. */
+static void who_starts_anew_gets_no_sums_of_before(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        struct crew c = {.n = 4,
+                         .n_rounds = 1,
+                         .per_host = 2,
+                         .seed = seed,
+                         .deadline_ns = UINT64_C(300000000),
+                         .placement = placed(4, 1, seed)};
+        struct restart restart = {.crew = &c, .holder = -1};
+
+        c.tokens[0] = TOKENS;
+        crew_start(&c, WIDE);
+        fake_on_commit(c.group, restart_origin, &restart);
+        crew_run(&c); /* the round itself fails: nobody owes it anything any more */
+        assert_true(atomic_load(&restart.holder) >= 0);
+        assert_int_equal(atomic_load(&restart.n_wrong), 0);
+        crew_end(&c, false);
+    }
+}
+
 /* ---- hostile bundles ---- */
 
 enum { A32 = 128, SLOTS = 50, ROWS = 6, MEMBERS = 3 };
@@ -248,6 +298,7 @@ int main(void)
         cmocka_unit_test(a_row_crosses_once),
         cmocka_unit_test(what_saves_nothing_goes_alone),
         cmocka_unit_test(who_cannot_pass_on_says_so),
+        cmocka_unit_test(who_starts_anew_gets_no_sums_of_before),
         cmocka_unit_test(members_are_read),
         cmocka_unit_test(anything_is_survived),
     };
