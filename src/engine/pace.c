@@ -23,15 +23,21 @@ static const double TRUST = 0.1;
  * that a noisy step would let in a prompt of seconds. */
 static const double LEAST_SHARE = 0.25;
 
+/* Of a step's time for own tokens, whatever the others want. */
+static const double OWN_LEAST = 0.5;
+
 static double clamp(double x, double low, double high)
 {
     return x < low ? low : x > high ? high : x;
 }
 
-void pace_learn(struct pace *pace, size_t n_rows, uint64_t ns)
+void pace_learn(struct pace *pace, size_t n_rows, uint64_t ns, uint64_t others_ns)
 {
     struct pace *p = pace;
-    double rows = (double)n_rows, t = (double)ns;
+    double rows = (double)n_rows, t = (double)(ns - others_ns);
+    double part = ns > 0 ? (double)others_ns / (double)ns : 0;
+
+    p->others = FORGET * p->others + (1 - FORGET) * part;
 
     p->n = FORGET * p->n + 1;
     p->rows = FORGET * p->rows + rows;
@@ -59,10 +65,11 @@ static double answers_ns(const struct pace *p, size_t n)
 
 size_t pace_prompt_tokens(const struct pace *pace, size_t n_decode, size_t most)
 {
-    double all = (double)pace->prefill_target_ns;
+    double own = clamp(1 - pace->others, OWN_LEAST, 1);
+    double all = own * (double)pace->prefill_target_ns;
 
     if (n_decode > 0) {
-        double target = (double)pace->step_target_ns, twice = 2 * answers_ns(pace, n_decode);
+        double target = own * (double)pace->step_target_ns, twice = 2 * answers_ns(pace, n_decode);
         all = target > twice ? target : twice;
     }
     double n = FIRST_CHUNK;

@@ -16,13 +16,18 @@ struct pace {
     double fixed_ns, row_ns;    /* row_ns 0: nothing was measured */
     double cost_ns;             /* of a token on average, its share of fixed_ns in it */
     double n, rows, rows2, ns, rows_ns; /* sums over the last steps, older ones weigh less */
+    double others;                      /* part of a step's time that went to other ranks' tokens */
 };
 
-/* A step of n_rows tokens (>= 1) took so long. */
-void pace_learn(struct pace *pace, size_t n_rows, uint64_t ns);
+/* A step of n_rows tokens (>= 1) took so long, others_ns (<= ns) of it for other ranks: computing
+ * their rows, and waiting for them. Those are left out of what a token costs. If they were not, of
+ * two ranks that prefill at once the one with fewer tokens would take itself for slow, take fewer
+ * still, and be alone in the end. */
+void pace_learn(struct pace *pace, size_t n_rows, uint64_t ns, uint64_t others_ns);
 
 /* Prompt tokens for a step with n_decode answers, at most `most`. Without answers: as many as fit
- * into prefill_target_ns. With answers: as many as fit into step_target_ns, or into the time that
+ * into prefill_target_ns. The targets are shared with other ranks' tokens, which get half of a step
+ * at most. With answers: as many as fit into step_target_ns, or into the time that
  * the answers themselves take, whichever is more: so prompts get about half of a step, however slow
  * the model is, and nobody's next token takes much longer than the target or twice what it would
  * take without them. In any case CHUNK_MIN: with fewer a prompt reads all weights for next to

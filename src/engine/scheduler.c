@@ -712,7 +712,7 @@ static enum ferry_status step(struct scheduler *s, size_t n_feeds, struct ferry_
 {
     const struct exchange_ledger *ledger = model_ledger(engine_model(s->engine));
     const struct model_counters *counters = model_counters(engine_model(s->engine));
-    uint64_t reads = ledger->weight_reads, layers = ledger->layers;
+    uint64_t reads = ledger->weight_reads, layers = ledger->layers, others = ledger->others_ns;
     uint64_t overflows = counters->kv_overflows, retried = counters->steps_retried;
     uint64_t start_ns = clock_now_ns();
     enum ferry_status st = engine_step(s->engine, s->feeds, n_feeds, draw, s, err);
@@ -720,8 +720,9 @@ static enum ferry_status step(struct scheduler *s, size_t n_feeds, struct ferry_
 
     for (size_t i = 0; i < n_feeds; i++)
         n_rows += s->feeds[i].n_tokens;
+    uint64_t took_ns = clock_now_ns() - start_ns;
     if (st == FERRY_OK)
-        pace_learn(&s->pace, n_rows, clock_now_ns() - start_ns);
+        pace_learn(&s->pace, n_rows, took_ns, min_size(ledger->others_ns - others, took_ns));
     metric_add(s->metrics.kv_overflows, counters->kv_overflows - overflows);
     metric_add(s->metrics.steps_retried, counters->steps_retried - retried);
     if (st == FERRY_OK && ledger->layers > layers)

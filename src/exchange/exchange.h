@@ -107,6 +107,7 @@ struct exchange_ledger {
     uint64_t voided;       /* own rounds that did not balance */
     uint64_t bad_messages; /* that no rank may send */
     uint64_t passed_on;    /* messages for ranks of this host, from bundles of other hosts */
+    uint64_t others_ns;    /* of own rounds' time: computing others' rows, and waiting */
 };
 
 /* FERRY_ERR_NOMEM. */

@@ -402,8 +402,10 @@ static void await(struct exchange *x, const struct round *round, uint32_t seen, 
         timeout = round->gather_until_ns - now;
     if (!serve_poll(x))
         fabric_sleep(f, seen, timeout);
+    uint64_t waited = fabric_now_ns(f) - now;
+    x->ledger.others_ns += waited;
     if (seat >= 0)
-        fabric_count_wait(f, seat, fabric_now_ns(f) - now);
+        fabric_count_wait(f, seat, waited);
 }
 
 static enum ferry_status complete(struct exchange *x, struct round *round, struct ferry_error *err)

@@ -156,7 +156,7 @@ bool serve_poll(struct exchange *x)
     struct fabric *f = x->options.fabric;
     uint32_t seen = fabric_rings(f);
 
-    if (x->options.spin_ns == 0)
+    if (x->options.spin_ns == 0 || !fabric_is_near(f))
         return false;
     for (uint64_t until = fabric_now_ns(f) + x->options.spin_ns;;) {
         for (int i = 0; i < 32; i++) {
@@ -205,7 +205,9 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
         if (channel == LANE_REQUEST && !x->in_job && serve_job(x, NULL, 0))
             continue;
         fabric_sleep(f, seen, LOOK_NS);
-        fabric_count_wait(f, seat, fabric_now_ns(f) - now);
+        uint64_t waited = fabric_now_ns(f) - now;
+        fabric_count_wait(f, seat, waited);
+        x->ledger.others_ns += waited;
     }
 }
 
@@ -464,10 +466,12 @@ bool serve_job(struct exchange *x, struct round *round, size_t part)
     if (b.n == 0)
         return true; /* nothing sound was asked */
     uint64_t start = fabric_now_ns(x->options.fabric);
+    size_t n_own = round != NULL ? round->plan.parts[part].n_pairs : 0;
+    double share = b.n_pairs > 0 ? (double)(b.n_pairs - n_own) / (double)b.n_pairs : 0;
     run_batch(x, &b, round, part);
-    if (round != NULL) {
-        double ns = (double)(fabric_now_ns(x->options.fabric) - start);
+    double ns = (double)(fabric_now_ns(x->options.fabric) - start);
+    x->ledger.others_ns += (uint64_t)(ns * share);
+    if (round != NULL)
         x->job_ns = x->job_ns > 0 ? 0.8 * x->job_ns + 0.2 * ns : ns;
-    }
     return true;
 }

@@ -53,7 +53,7 @@ static size_t step(struct pace *p, struct machine *m, size_t n_decode, size_t le
 
     n = n < left ? n : left;
     double ns = took(m, n_decode + n);
-    pace_learn(p, n_decode + n, (uint64_t)ns);
+    pace_learn(p, n_decode + n, (uint64_t)ns, 0);
     *ret_ms = ns / MS;
     return n;
 }
@@ -155,22 +155,49 @@ static void edges(void **state)
     assert_int_equal(pace_prompt_tokens(&p, 0, 512), 128); /* nothing is known */
     assert_int_equal(pace_prompt_tokens(&p, 3, 100), 100);
     assert_int_equal(pace_prompt_tokens(&p, 3, 0), 0);
-    pace_learn(&p, 1, 0);
+    pace_learn(&p, 1, 0, 0);
     assert_int_equal(pace_prompt_tokens(&p, 0, 512), 128); /* a clock that stands still */
     for (int i = 0; i < 50; i++)
-        pace_learn(&p, 1 + (size_t)i % 7, UINT64_MAX / 1000);
+        pace_learn(&p, 1 + (size_t)i % 7, UINT64_MAX / 1000, 0);
     assert_int_equal(pace_prompt_tokens(&p, 0, 512), 16); /* however slow */
     assert_in_range(pace_prompt_tokens(&p, 16, 512), 16, 64);
     p = start();
     for (int i = 0; i < 50; i++)
-        pace_learn(&p, 100 - (size_t)i, 1000 + (uint64_t)i * 1000); /* the larger, the faster */
+        pace_learn(&p, 100 - (size_t)i, 1000 + (uint64_t)i * 1000, 0); /* the larger, the faster */
     assert_int_equal(pace_prompt_tokens(&p, 16, 512), 512);
     assert_true(p.row_ns > 0 && p.fixed_ns >= 0);
     srand(1);
     for (int i = 0; i < 2000; i++) { /* any noise: numbers stay numbers */
-        pace_learn(&p, 1 + (size_t)rand() % 512, (uint64_t)rand());
+        pace_learn(&p, 1 + (size_t)rand() % 512, (uint64_t)rand(), 0);
         assert_true(p.row_ns > 0 && p.fixed_ns > -1 && isfinite(p.fixed_ns));
         assert_in_range(pace_prompt_tokens(&p, (size_t)i % 64, 512), 16, 512);
+    }
+}
+
+/* Two ranks prefill at once, layer by layer side by side: a step of either lasts as long as the
+ * rows of both. Whoever began first does not keep the step to itself, and the two together stay
+ * near the target. */
+static void ranks_share_a_step(void **state)
+{
+    (void)state;
+    for (int unfair = 0; unfair < 2; unfair++) { /* which of them has everything at first */
+        struct pace p[2] = {start(), start()};
+        struct machine m = HALF;
+        size_t n[2];
+
+        n[unfair] = 250;
+        n[!unfair] = 16;
+        for (int i = 0; i < 40; i++) {
+            double ns = took(&m, n[0] + n[1]);
+            for (int r = 0; r < 2; r++) {
+                double others = ns * (double)n[!r] / (double)(n[0] + n[1]);
+                pace_learn(&p[r], n[r], (uint64_t)ns, (uint64_t)others);
+            }
+            for (int r = 0; r < 2; r++)
+                n[r] = pace_prompt_tokens(&p[r], 0, 512);
+        }
+        assert_true(n[0] < 2 * n[1] && n[1] < 2 * n[0]);
+        assert_true(mean_ms(&m, n[0] + n[1]) > 1000 && mean_ms(&m, n[0] + n[1]) < 3000);
     }
 }
 
@@ -180,6 +207,7 @@ int main(void)
         cmocka_unit_test(prompts_get_half_without_a_pause),
         cmocka_unit_test(a_pause_forgets_nothing),
         cmocka_unit_test(changes_are_followed),
+        cmocka_unit_test(ranks_share_a_step),
         cmocka_unit_test(edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
