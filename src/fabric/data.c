@@ -127,7 +127,7 @@ uint32_t fabric_rings(const struct fabric *fabric)
 
 void fabric_sleep(struct fabric *fabric, uint32_t seen, uint64_t timeout_ns)
 {
-    if (fabric->options.spin_ns > 0) {
+    if (fabric->options.spin_ns > 0 && fabric_is_near(fabric)) {
         uint64_t begin_ns = fabric->ops->now_ns(fabric->transport);
         uint64_t spin_ns =
             fabric->options.spin_ns < timeout_ns ? fabric->options.spin_ns : timeout_ns;

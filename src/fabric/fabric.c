@@ -656,6 +656,18 @@ enum link_class fabric_link(const struct fabric *fabric, int seat)
     return (enum link_class)atomic_load_explicit(&fabric->links[seat], memory_order_relaxed);
 }
 
+bool fabric_is_near(const struct fabric *fabric)
+{
+    int n_seats = (int)fabric_n_seats(fabric);
+
+    for (int s = 0; s < n_seats; s++) {
+        enum link_class link = fabric_link(fabric, s);
+        if (link != LINK_LOCAL && link <= LINK_PCIE)
+            return true;
+    }
+    return false;
+}
+
 /* Of "host:port". */
 static size_t host_length(const char *address)
 {

@@ -133,6 +133,11 @@ uint32_t fabric_epoch(const struct fabric *fabric);
 uint64_t fabric_live(const struct fabric *fabric);
 enum link_class fabric_link(const struct fabric *fabric, int seat);
 
+/* Whether any other rank shares this host's memory: then waits may be so short that spinning pays.
+ * What comes over a network takes longer than a sleep, and the thread that receives it wants the
+ * processor. */
+bool fabric_is_near(const struct fabric *fabric);
+
 /* Seats that stand at the same host as this one, itself included, as far as their addresses tell;
  * bit per seat. Takes a lock: for when the set of live seats has changed. */
 uint64_t fabric_mates(struct fabric *fabric, int seat);
@@ -200,7 +205,7 @@ size_t fabric_max_payload(const struct fabric *fabric, enum lane_channel channel
 
 /* Waiting: seen = fabric_rings(); look for work; fabric_sleep(seen, ...) returns when anything came
  * in since (a message, freed space, a change of membership, fabric_wake), or after timeout_ns.
- * Spins for spin_ns before it blocks. Any thread may wake. */
+ * Spins for spin_ns before it blocks, if fabric_is_near. Any thread may wake. */
 uint32_t fabric_rings(const struct fabric *fabric);
 void fabric_sleep(struct fabric *fabric, uint32_t seen, uint64_t timeout_ns);
 void fabric_wake(struct fabric *fabric);

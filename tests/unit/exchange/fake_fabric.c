@@ -204,6 +204,11 @@ enum link_class fabric_link(const struct fabric *fabric, int seat)
     return seat == fabric->seat ? LINK_LOCAL : LINK_SHM;
 }
 
+bool fabric_is_near(const struct fabric *fabric)
+{
+    return fabric->group->per_host > 1;
+}
+
 uint64_t fabric_mates(struct fabric *fabric, int seat)
 {
     size_t per_host = fabric->group->per_host, n = fabric->group->n;
