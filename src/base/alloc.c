@@ -14,12 +14,12 @@
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 /* Statistics and a test hook, not engine state: relaxed, they order nothing. */
-static _Thread_local uint64_t n_calls;
+static atomic_uint_fast64_t n_calls;
 static atomic_uint_fast64_t fail_countdown;
 
 static int must_fail(void)
 {
-    n_calls++;
+    atomic_fetch_add_explicit(&n_calls, 1, memory_order_relaxed);
     if (atomic_load_explicit(&fail_countdown, memory_order_relaxed) == 0)
         return 0;
     return atomic_fetch_sub_explicit(&fail_countdown, 1, memory_order_relaxed) == 1;
@@ -140,7 +140,7 @@ void map_free(void *p, size_t n_bytes)
 
 uint64_t mem_count_calls(void)
 {
-    return n_calls;
+    return atomic_load_explicit(&n_calls, memory_order_relaxed);
 }
 
 void mem_fail_after(uint64_t n)

@@ -40,8 +40,8 @@ char *mem_strndup(const char *s, size_t n);
 void *map_alloc(size_t n_bytes, int huge);
 void map_free(void *p, size_t n_bytes);
 
-/* Calls of this thread that reached the heap or the kernel (alloc, resize, map; failed ones too).
- * Not of others: a group's heartbeats allocate beside a step that must not. */
+/* Calls that reached the heap or the kernel (alloc, resize, map; failed ones too) since the process
+ * started. */
 uint64_t mem_count_calls(void);
 
 /* Tests: the allocation number `n` from now on (1 = the next) fails, once; 0 turns it off. */
