@@ -116,6 +116,7 @@ struct load_request {
     bool tokenizer;     /* wanted; without one the load fails */
     bool any_tokenizer; /* wanted if the checkpoint has one */
     bool weights;       /* false: only bound, for inspect */
+    bool scheduler;     /* group_set_scheduler will be called; else the group has none */
 };
 
 enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options *options,

@@ -26,6 +26,7 @@ extern char **environ;
 
 static const uint64_t START_NS = UINT64_C(600000000000); /* loading may take minutes */
 static const uint64_t SPIN_NS = UINT64_C(50000);
+static const uint64_t LEAVE_NS = UINT64_C(5000000000);
 static const size_t LANE_BYTES_MOST = (size_t)16 << 20;
 
 enum { ARGS_MAX = 40, TERM_MAX = 160 };
@@ -36,6 +37,7 @@ struct group {
     struct model *model;
     pthread_mutex_t mutex; /* guards the next one; held while it takes a message */
     struct scheduler *scheduler;
+    bool hears;      /* messages for it are taken */
     size_t n_wanted; /* ranks to wait for; 0: it joined */
     pid_t *pids;     /* [n_pids] started here; 0: has ended */
     size_t n_pids;
@@ -316,6 +318,16 @@ static bool any_runs(struct group *group)
     return false;
 }
 
+/* What was said last must still arrive: waits until the others have left. */
+static void see_off(const struct group *group)
+{
+    uint64_t until = clock_now_ns() + LEAVE_NS;
+    uint64_t self = UINT64_C(1) << fabric_seat(group->fabric);
+
+    while ((fabric_live(group->fabric) & ~self) != 0 && clock_now_ns() < until)
+        (void)usleep(1000);
+}
+
 /* Asks, then terminates, then kills. */
 static void end_ranks(struct group *group)
 {
@@ -326,8 +338,11 @@ static void end_ranks(struct group *group)
                  {SIGTERM, UINT64_C(5000000000)},
                  {SIGKILL, UINT64_C(5000000000)}};
 
-    if (group->fabric != NULL && (group->n_pids > 0 || group->under_mpirun))
+    bool ends_others = group->under_mpirun && group->n_wanted > 0; /* and cannot wait for them */
+    if (group->fabric != NULL && (group->n_pids > 0 || ends_others))
         tell_end(group);
+    if (group->fabric != NULL && ends_others)
+        see_off(group);
     for (size_t step = 0; step < 3 && any_runs(group); step++) {
         uint64_t until = clock_now_ns() + STEPS[step].wait_ns;
         for (size_t i = 0; i < group->n_pids; i++) {
@@ -396,8 +411,9 @@ void group_set_scheduler(struct group *group, struct scheduler *scheduler)
     (void)pthread_mutex_lock(&group->mutex);
     group->scheduler = scheduler;
     (void)pthread_mutex_unlock(&group->mutex);
-    if (scheduler != NULL) /* only now: the fabric keeps for it what the others have said before */
+    if (!group->hears) /* only now: the fabric keeps for it what the others have said before */
         fabric_on_message(group->fabric, FABRIC_TOPIC_ENGINE, on_engine_message, group);
+    group->hears = true;
 }
 
 static void on_change(void *arg, int seat, enum seat_state from, enum seat_state to)

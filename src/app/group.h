@@ -96,7 +96,8 @@ bool group_has_left(const struct group *group);
 void group_close(struct group *group);
 
 /* Messages of other ranks' engines go to this scheduler from now on; NULL: to nobody (before it is
- * destroyed). A group that is NULL is none. */
+ * destroyed, or when there will be none). Until the first call they are kept. A group that is NULL
+ * is none. */
 void group_set_scheduler(struct group *group, struct scheduler *scheduler);
 
 /* Whether whoever started the group has ended it as a whole. */

@@ -78,7 +78,8 @@ static size_t pick_pages(const struct loaded *loaded, const struct shared_option
         return max_size(div_up(request->kv_tokens, KERNEL_KV_CHUNK), 1);
     if (!request->fit_kv || available == 0)
         return 0;
-    double left = available - (double)plan->weights_packed - (double)plan->step;
+    double left =
+        available - (double)plan->weights_packed - (double)plan->room_packed - (double)plan->step;
     if (left >= page * (double)all)
         return all;
     return max_size(left > 0 ? (size_t)(left / page) : 0, one);
@@ -96,9 +97,10 @@ static enum ferry_status check_memory(const struct loaded *loaded,
     double available = (double)proc_kb("/proc/meminfo", "MemAvailable") * 1024;
     char a[32], b[32];
 
-    if (engine != NULL)
-        need += (double)engine_bytes(loaded->model, engine);
     need *= (double)n_ranks;
+    if (engine != NULL) /* the others have KV only when they make answers */
+        need += (double)engine_bytes(loaded->model, engine) *
+                (double)(group->parallel > 0 ? n_ranks : 1);
     if (available == 0 || need <= available)
         return FERRY_OK;
     return FERRY_FAIL(
@@ -153,6 +155,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
         st = model_load(loaded->model, err);
     if (st == FERRY_OK && request->n_sequences > 0)
         st = engine_create(&loaded->engine, loaded->model, &engine, err);
+    if (loaded->group != NULL && !request->scheduler)
+        group_set_scheduler(loaded->group, NULL);
     if (st == FERRY_OK && loaded->group != NULL)
         st = group_start(loaded->group, err);
     loaded->load_seconds = (double)(clock_now_ns() - start) * 1e-9;

@@ -211,7 +211,7 @@ static const struct argp_option SHARED[] = {
     {"replicas", KEY_REPLICAS, "N", 0, "Ranks that hold each expert (default 1)", 11},
     {"listen", KEY_LISTEN, "HOST:PORT", 0,
      "Found a group of --ranks N that others join at this address; with --join: this rank's own "
-     "(default: the best one of this host)",
+     "(default: loopback, or when it joins another host with a key, the best one of this host)",
      11},
     {"join", KEY_JOIN, "HOST:PORT", 0, "Join a group by any member's address", 11},
     {"seat", KEY_SEAT, "N", 0, "Seat to take in the group (default: any free one)", 11},

@@ -161,8 +161,11 @@ static bool begin_signals(const struct rank_options *options)
 
 static int run_rank(const struct rank_options *options)
 {
-    struct load_request request = {
-        .n_sequences = options->parallel, .fit_kv = true, .any_tokenizer = true, .weights = true};
+    struct load_request request = {.n_sequences = options->parallel,
+                                   .fit_kv = true,
+                                   .any_tokenizer = true,
+                                   .weights = true,
+                                   .scheduler = options->parallel > 0};
     struct loaded loaded = {0};
     struct ferry_error err = {0};
     struct scheduler *scheduler = NULL;
@@ -200,8 +203,14 @@ bool rank_under_mpirun(struct shared_options *shared, size_t parallel, int *ret_
         *ret_code = EXIT_USAGE;
         return true;
     }
+    if (group->seat > 0) {
+        LOG_ERROR("under mpirun a rank's seat is its number there; leave --seat out");
+        *ret_code = EXIT_USAGE;
+        return true;
+    }
     group->n_ranks = size;
     group->n_here = n_here;
+    group->seat = (int)rank + 1;
     group->under_mpirun = true;
     if (rank == 0)
         return false;

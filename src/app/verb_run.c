@@ -524,8 +524,11 @@ static enum ferry_status run(struct run_options *o, int *ret_code, struct ferry_
     struct session s = {.options = o};
     struct scheduler_options options = {0};
     bool ids = o->ids != NULL || o->ids_file != NULL;
-    struct load_request request = {
-        .n_sequences = 1, .tokenizer = !ids, .any_tokenizer = true, .weights = true};
+    struct load_request request = {.n_sequences = 1,
+                                   .tokenizer = !ids,
+                                   .any_tokenizer = true,
+                                   .weights = true,
+                                   .scheduler = true};
     char *file = NULL;
     size_t size = o->prompt != NULL ? strlen(o->prompt) : 0;
 

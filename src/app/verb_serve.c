@@ -407,7 +407,8 @@ static enum ferry_status serve(struct serve_options *o, struct ferry_error *err)
                                    .kv_tokens = o->kv_tokens,
                                    .fit_kv = true,
                                    .tokenizer = true,
-                                   .weights = true};
+                                   .weights = true,
+                                   .scheduler = true};
     struct files files = {.log_fd = -1};
     struct loaded loaded = {0};
     struct chat *chat = NULL;

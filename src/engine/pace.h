@@ -26,12 +26,12 @@ struct pace {
 void pace_learn(struct pace *pace, size_t n_rows, uint64_t ns, uint64_t others_ns);
 
 /* Prompt tokens for a step with n_decode answers, at most `most`. Without answers: as many as fit
- * into prefill_target_ns. The targets are shared with other ranks' tokens, which get half of a step
- * at most. With answers: as many as fit into step_target_ns, or into the time that
- * the answers themselves take, whichever is more: so prompts get about half of a step, however slow
- * the model is, and nobody's next token takes much longer than the target or twice what it would
- * take without them. In any case CHUNK_MIN: with fewer a prompt reads all weights for next to
- * nothing. */
+ * into prefill_target_ns. Other ranks' tokens take their part of the targets, at most half of it:
+ * where they and waiting take more, steps last longer than the targets. With answers: as many as
+ * fit into step_target_ns, or into the time that the answers themselves take, whichever is more: so
+ * prompts get about half of a step, however slow the model is, and nobody's next token takes much
+ * longer than the target or twice what it would take without them. In any case CHUNK_MIN: with
+ * fewer a prompt reads all weights for next to nothing. */
 size_t pace_prompt_tokens(const struct pace *pace, size_t n_decode, size_t most);
 
 #endif

@@ -50,6 +50,14 @@ static void take_part(struct exchange *x, const struct plan *plan, size_t i, str
                              .more = i + 1 < plan->n_parts && part[1].seat == part->seat};
 }
 
+/* Whether a seat has lanes to this rank for certain: it answers who is not its neighbour, too. */
+static bool hears_us(const struct exchange *x, int seat)
+{
+    uint32_t lanes = fabric_lanes(x->options.fabric, seat);
+
+    return impl_is_live(x, seat) && lanes != 0 && x->heard[seat] == lanes;
+}
+
 /* Part i, and of each neighbour of its seat the next planned part that shares enough rows. */
 static void choose(struct exchange *x, const struct round *round, size_t i, struct choice *c)
 {
@@ -58,7 +66,8 @@ static void choose(struct exchange *x, const struct round *round, size_t i, stru
     size_t row_bytes = wire_row_bytes(&x->shape, round->flags);
     size_t most = fabric_max_payload(x->options.fabric, LANE_REQUEST);
     size_t least = x->options.bundle_bytes > 0 ? x->options.bundle_bytes : SAVED_LEAST;
-    uint64_t mates = x->mates[first] & ~(UINT64_C(1) << first | UINT64_C(1) << x->self);
+    uint64_t mates =
+        x->mates[first] & ~round->straight & ~(UINT64_C(1) << first | UINT64_C(1) << x->self);
 
     c->n = c->n_rows = 0;
     take_part(x, plan, i, c);
@@ -66,7 +75,7 @@ static void choose(struct exchange *x, const struct round *round, size_t i, stru
         const struct part *part = &plan->parts[j];
         if (part->state != PART_PLANNED || (mates >> part->seat & 1) == 0)
             continue;
-        mates &= ~(UINT64_C(1) << part->seat); /* one of each seat: its messages stay in order */
+        mates &= ~(UINT64_C(1) << part->seat); /* one of each seat */
         size_t shared = shared_rows(x, plan, part), n_rows = c->n_rows + part->n_rows - shared;
         struct wire_member next = {.n_rows = (uint32_t)part->n_rows,
                                    .n_pairs = (uint32_t)part->n_pairs};
@@ -74,7 +83,7 @@ static void choose(struct exchange *x, const struct round *round, size_t i, stru
         size_t saved = shared * row_bytes, cost = part->n_rows * sizeof(uint32_t) + sizeof next;
         if (saved < least || saved - least < cost ||
             wire_bundle_bytes(&x->shape, round->flags, n_rows, c->members, c->n + 1) > most ||
-            !impl_is_live(x, part->seat) || fabric_lanes(x->options.fabric, part->seat) == 0)
+            !hears_us(x, part->seat))
             continue;
         take_part(x, plan, j, c);
     }
@@ -154,7 +163,7 @@ enum ferry_status bundle_send(struct exchange *x, struct round *round, size_t i,
     struct choice c;
 
     *ret_sent = 0;
-    if (is_here || link == LINK_UNKNOWN)
+    if (is_here || link == LINK_UNKNOWN || (round->straight >> seat & 1) != 0 || !hears_us(x, seat))
         return FERRY_OK;
     choose(x, round, i, &c);
     if (c.n > 1) {
@@ -210,16 +219,19 @@ bool bundle_note(struct exchange *x, struct inbox *inbox, size_t place)
 static bool refuse(struct exchange *x, const struct fabric_message *m,
                    const struct wire_member *member)
 {
-    struct lane_header header = m->header;
+    struct lane_header header = {.id = member->id,
+                                 .step = m->header.step,
+                                 .layer = m->header.layer,
+                                 .n_pairs = member->n_pairs,
+                                 .origin = m->header.origin,
+                                 .kind = WIRE_REFUSED};
     void *payload;
-    enum ferry_status st = fabric_reserve(x->options.fabric, m->seat, LANE_REPLY, 0, &payload);
 
+    if (fabric_lanes(x->options.fabric, m->seat) != m->incarnation)
+        return true; /* who asked is gone */
+    enum ferry_status st = fabric_reserve(x->options.fabric, m->seat, LANE_REPLY, 0, &payload);
     if (st != FERRY_OK)
-        return st != FERRY_AGAIN; /* who asked is gone */
-    header.id = member->id;
-    header.kind = WIRE_REFUSED;
-    header.n_bytes = header.n_rows = 0;
-    header.n_pairs = member->n_pairs;
+        return st != FERRY_AGAIN;
     fabric_commit(x->options.fabric, m->seat, LANE_REPLY, &header);
     return true;
 }

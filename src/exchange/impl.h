@@ -41,6 +41,7 @@ struct round {
     unsigned flags; /* WIRE_A32, WIRE_F32 */
     struct plan plan;
     uint64_t refused;  /* seats that would not compute */
+    uint64_t straight; /* seats that rows were not passed on to: they are sent there */
     size_t n_owed;     /* parts that are not BACK and not LOST */
     size_t n_own_sums; /* rows of own_sums in use */
     float *own_sums;   /* [max_slots, hidden] sums that could not stay where they were made */
@@ -82,7 +83,10 @@ struct exchange {
     uint64_t *layer_live; /* [n_layers] seats that a layer's holders were found for; 0: none yet */
     uint64_t *others;     /* [max_experts] scratch: holders without those that refused */
     enum link_class links[LIMIT_SEATS];
-    uint64_t mates[LIMIT_SEATS]; /* seats of the same host as this one */
+    uint64_t mates[LIMIT_SEATS]; /* [seat] seats at that seat's host */
+    uint64_t roads_live;         /* for which links and mates were found */
+    uint32_t roads_epoch;
+    uint32_t heard[LIMIT_SEATS]; /* incarnation that anything has come from; 0: none */
     uint32_t *bundle_row;        /* [max_tokens] a token's row in the bundle, plus one; 0: none */
     uint32_t *bundle_tokens;     /* [max_tokens] scratch */
     uint32_t *pass_rows;         /* [max_slots] scratch */

@@ -22,6 +22,23 @@ static enum ferry_status not_live(const struct exchange *x, struct ferry_error *
                       fabric_epoch(x->options.fabric));
 }
 
+/* Roads to the live seats, and who stands with whom: again when seats came, went or moved. */
+static void look_at_roads(struct exchange *x, uint64_t live)
+{
+    struct fabric *f = x->options.fabric;
+    uint32_t epoch = fabric_epoch(f);
+
+    if (x->roads_live == live && x->roads_epoch == epoch)
+        return;
+    x->roads_live = live;
+    x->roads_epoch = epoch;
+    for (int s = 0; s < LIMIT_SEATS; s++) {
+        bool is_live = (live >> s & 1) != 0;
+        x->links[s] = is_live ? fabric_link(f, s) : LINK_UNKNOWN;
+        x->mates[s] = is_live ? fabric_mates(f, s) : 0;
+    }
+}
+
 /* Who may compute a layer's experts: found once per layer and set of live seats. */
 static enum ferry_status find_holders(struct exchange *x, const struct round *round,
                                       struct plan_holders *ret, struct ferry_error *err)
@@ -38,12 +55,8 @@ static enum ferry_status find_holders(struct exchange *x, const struct round *ro
     if (x->layer_live[layer] != live) {
         placement_layer_holders(x->options.placement, layer, live, holders);
         x->layer_live[layer] = live;
-        for (int s = 0; s < LIMIT_SEATS; s++) {
-            bool is_live = (live >> s & 1) != 0;
-            x->links[s] = is_live ? fabric_link(f, s) : LINK_UNKNOWN;
-            x->mates[s] = is_live ? fabric_mates(f, s) : 0;
-        }
     }
+    look_at_roads(x, live);
     if ((round->refused & live) != 0) {
         if ((live & ~round->refused) == 0)
             return FERRY_FAIL(err, FERRY_ERR_NO_HOLDER,
@@ -209,7 +222,7 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
     round->flags =
         (input->rows.a32 != NULL ? WIRE_A32 : 0u) | (input->rows.f32 != NULL ? WIRE_F32 : 0u);
     round->generation = ++x->generation;
-    round->refused = 0;
+    round->refused = round->straight = 0;
     round->delivered = round->combined = 0;
     round->gather_until_ns = 0;
     enum ferry_status st = find_holders(x, round, &holders, err);
@@ -287,7 +300,10 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place)
     if (h->kind != kind || h->n_bytes != part->n_groups * impl_sum_bytes(x) ||
         h->n_pairs != part->n_pairs) {
         x->ledger.bad_messages += h->kind != WIRE_REFUSED;
-        round->refused |= UINT64_C(1) << part->seat;
+        if (m->seat == part->seat)
+            round->refused |= UINT64_C(1) << part->seat;
+        else
+            round->straight |= UINT64_C(1) << part->seat;
         part->state = PART_REFUSED;
         return true;
     }
@@ -391,7 +407,7 @@ static enum ferry_status too_late(struct exchange *x, const struct round *round,
 static void await(struct exchange *x, const struct round *round, uint32_t seen, uint64_t now)
 {
     struct fabric *f = x->options.fabric;
-    uint64_t timeout = LOOK_NS;
+    uint64_t timeout = LOOK_NS, start = fabric_now_ns(f);
     int seat = -1;
 
     for (size_t i = 0; i < round->plan.n_parts && seat < 0; i++) {
@@ -402,7 +418,7 @@ static void await(struct exchange *x, const struct round *round, uint32_t seen, 
         timeout = round->gather_until_ns - now;
     if (!serve_poll(x))
         fabric_sleep(f, seen, timeout);
-    uint64_t waited = fabric_now_ns(f) - now;
+    uint64_t waited = fabric_now_ns(f) - start;
     x->ledger.others_ns += waited;
     if (seat >= 0)
         fabric_count_wait(f, seat, waited);

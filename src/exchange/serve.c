@@ -51,6 +51,7 @@ static bool take(struct exchange *x, int seat, enum lane_channel channel, size_t
     if (inbox->n == INBOX_MAX ||
         !fabric_take(x->options.fabric, seat, channel, &inbox->messages[place]))
         return false;
+    x->heard[seat] = inbox->messages[place].incarnation;
     inbox->done[place] = false;
     inbox->own[place] = true;
     inbox->pass[place] = 0;
@@ -75,7 +76,6 @@ static bool collect_replies(struct exchange *x, int seat)
     return any;
 }
 
-/* A request's header says where its origin is. */
 /* Whether a request may come from whom it names: its sender, or a rank whose rows the sender passes
  * on. */
 static bool is_sound(const struct exchange *x, const struct fabric_message *m, unsigned kind)
@@ -90,6 +90,7 @@ static bool is_sound(const struct exchange *x, const struct fabric_message *m, u
            h->origin != x->self && h->origin_incarnation != 0;
 }
 
+/* A request's header says where its origin is. */
 static bool note_request(struct exchange *x, struct inbox *inbox, size_t place)
 {
     const struct fabric_message *m = &inbox->messages[place];
@@ -111,6 +112,21 @@ static bool note_request(struct exchange *x, struct inbox *inbox, size_t place)
     return kind != WIRE_NONE;
 }
 
+/* What was passed on outlives its origin's lanes: it goes when that rank is gone or has started
+ * anew. */
+static void drop_orphans(struct exchange *x, struct inbox *inbox)
+{
+    for (size_t i = inbox->n; i-- > 0;) { /* the oldest last: then places are given back */
+        size_t place = (inbox->first + i) % INBOX_MAX;
+        const struct fabric_message *m = &inbox->messages[place];
+        if (inbox->done[place] || m->header.origin == m->seat ||
+            fabric_lanes(x->options.fabric, m->header.origin) == m->header.origin_incarnation)
+            continue;
+        x->ledger.late += m->header.n_pairs;
+        serve_done(x, inbox, place);
+    }
+}
+
 static bool collect_requests(struct exchange *x, int seat, uint32_t incarnation)
 {
     struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
@@ -125,6 +141,7 @@ static bool collect_requests(struct exchange *x, int seat, uint32_t incarnation)
         inbox->n_pass = 0;
         x->origins[seat] = (struct origin){0};
     }
+    drop_orphans(x, inbox);
     while (take(x, seat, LANE_REQUEST, &place)) {
         any = true;
         if (!note_request(x, inbox, place))
@@ -218,13 +235,14 @@ struct asker {
     int seat; /* whose inbox it is in; header.origin is who gets the sums */
     size_t place;
     struct lane_header header;
+    uint32_t incarnation; /* of whom the sums are for; who sits there later gets none */
     bool refuse;
 };
 
 struct batch {
     struct job_source sources[SOURCES_MAX];
     struct asker askers[SOURCES_MAX]; /* seat < 0: the own part */
-    size_t n, n_pairs, n_served_pairs;
+    size_t n, n_pairs, n_rows, n_served_pairs;
     size_t layer;
 };
 
@@ -238,10 +256,11 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
     struct ferry_error err;
 
     /* Of a bundle, all pairs are counted: at most some too many. */
-    bool fits =
-        b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
-        b->n_pairs + min_size(header.n_pairs, x->shape.max_slots) <= x->job.max_slots &&
-        b->n_served_pairs + min_size(header.n_pairs, x->shape.max_slots) <= 2 * x->shape.max_slots;
+    bool fits = b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
+                b->n_pairs + min_size(header.n_pairs, x->shape.max_slots) <= x->job.max_slots &&
+                b->n_served_pairs + min_size(header.n_pairs, x->shape.max_slots) <=
+                    2 * x->shape.max_slots &&
+                b->n_rows + min_size(header.n_rows, x->shape.max_slots) <= x->job.max_slots;
     bool is_bundle = (header.kind & WIRE_KIND_MASK) == WIRE_BUNDLE;
     if (!fits && (is_bundle || header.n_pairs <= x->shape.max_slots))
         return false; /* in a later job; but one that never fits is refused below */
@@ -257,14 +276,24 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
     }
     b->sources[b->n] =
         (struct job_source){pairs, request.n_pairs, request.n_groups, request.rows, request.n_rows};
-    b->askers[b->n++] = (struct asker){seat, place, header, false};
+    b->askers[b->n++] =
+        (struct asker){seat, place, header,
+                       header.origin == seat ? m->incarnation : header.origin_incarnation, false};
     b->n_pairs += request.n_pairs;
+    b->n_rows += request.n_rows;
     b->n_served_pairs += request.n_pairs;
     return true;
 }
 
-/* Adds the waiting requests of b->layer, seats in turn. Whoever is silent waits: its requests stay
+/* Whether there is something to compute in a place. Whoever is silent waits: its requests stay
  * until it is heard again, or its lanes are gone. */
+static bool is_waiting(const struct exchange *x, const struct inbox *inbox, size_t place)
+{
+    return !inbox->done[place] && inbox->own[place] &&
+           impl_is_live(x, inbox->messages[place].header.origin);
+}
+
+/* Adds the waiting requests of b->layer, seats in turn. */
 static void add_requests(struct exchange *x, struct batch *b)
 {
     int n_seats = (int)fabric_n_seats(x->options.fabric);
@@ -272,11 +301,10 @@ static void add_requests(struct exchange *x, struct batch *b)
     for (int s = 0; s < n_seats; s++) {
         int seat = (x->next_seat + s) % n_seats;
         const struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
-        size_t first = inbox->first, n = impl_is_live(x, seat) ? inbox->n : 0;
+        size_t first = inbox->first, n = inbox->n;
         for (size_t i = 0; i < n; i++) {
             size_t place = (first + i) % INBOX_MAX;
-            if (inbox->done[place] || !inbox->own[place] ||
-                inbox->messages[place].header.layer != b->layer)
+            if (!is_waiting(x, inbox, place) || inbox->messages[place].header.layer != b->layer)
                 continue;
             if (!add_request(x, b, seat, place))
                 break;
@@ -293,10 +321,9 @@ static size_t waiting_layer(const struct exchange *x)
     for (int s = 0; s < n_seats; s++) {
         int seat = (x->next_seat + s) % n_seats;
         const struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
-        size_t n = impl_is_live(x, seat) ? inbox->n : 0;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < inbox->n; i++) {
             size_t place = (inbox->first + i) % INBOX_MAX;
-            if (!inbox->done[place] && inbox->own[place])
+            if (is_waiting(x, inbox, place))
                 return inbox->messages[place].header.layer;
         }
     }
@@ -344,7 +371,7 @@ static void answer(struct exchange *x, const struct batch *b, size_t i, bool ref
     header.origin_incarnation = 0;
     enum ferry_status st =
         serve_reserve(x, origin, LANE_REPLY, header.n_bytes, &sums, &incarnation, &err);
-    if (st == FERRY_OK && origin != a->seat && incarnation != a->header.origin_incarnation)
+    if (st == FERRY_OK && incarnation != a->incarnation)
         st = FERRY_ERR_PEER; /* who wanted them is gone; what sits there has numbers of its own */
     if (st == FERRY_OK && !refuse &&
         job_sums(&x->job, b->sources, i, sums, x->options.combine_bf16 ? TREE_BF16 : TREE_STREAM) !=
@@ -449,7 +476,7 @@ bool serve_job(struct exchange *x, struct round *round, size_t part)
     if (layer == SIZE_MAX)
         return false;
     b.layer = layer;
-    b.n = b.n_pairs = b.n_served_pairs = 0;
+    b.n = b.n_pairs = b.n_rows = b.n_served_pairs = 0;
     if (round != NULL) {
         const struct part *p = &round->plan.parts[part];
         b.sources[0] = (struct job_source){round->plan.pairs + p->first_pair, p->n_pairs,
@@ -457,6 +484,7 @@ bool serve_job(struct exchange *x, struct round *round, size_t part)
         b.askers[0] = (struct asker){.seat = -1};
         b.n = 1;
         b.n_pairs = p->n_pairs;
+        b.n_rows = round->input.n_tokens;
     }
     if (x->options.fabric == NULL) {
         run_batch(x, &b, round, part);
@@ -465,12 +493,13 @@ bool serve_job(struct exchange *x, struct round *round, size_t part)
     add_requests(x, &b);
     if (b.n == 0)
         return true; /* nothing sound was asked */
-    uint64_t start = fabric_now_ns(x->options.fabric);
+    uint64_t start = fabric_now_ns(x->options.fabric), others = x->ledger.others_ns;
     size_t n_own = round != NULL ? round->plan.parts[part].n_pairs : 0;
     double share = b.n_pairs > 0 ? (double)(b.n_pairs - n_own) / (double)b.n_pairs : 0;
     run_batch(x, &b, round, part);
     double ns = (double)(fabric_now_ns(x->options.fabric) - start);
-    x->ledger.others_ns += (uint64_t)(ns * share);
+    double waited = (double)(x->ledger.others_ns - others); /* in answer, already counted */
+    x->ledger.others_ns += ns > waited ? (uint64_t)((ns - waited) * share) : 0;
     if (round != NULL)
         x->job_ns = x->job_ns > 0 ? 0.8 * x->job_ns + 0.2 * ns : ns;
     return true;

@@ -111,12 +111,14 @@ enum ferry_status wire_bundle_read(struct wire_bundle *ret, const struct wire_sh
         h->n_bytes < h->n_rows * row_bytes + n_members * sizeof *ret->members)
         return FERRY_FAIL(err, FERRY_ERR_FORMAT, "%u bytes for %u rows of %zu bytes, %zu members",
                           h->n_bytes, h->n_rows, row_bytes, n_members);
+    if (h->n_rows > shape->max_slots)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "%u rows, more than any round has", h->n_rows);
     ret->n_rows = h->n_rows;
     ret->n_members = n_members;
     const unsigned char *data = rows_at(message->data, shape, flags, h->n_rows, &ret->rows);
     memcpy(ret->members, data, n_members * sizeof *ret->members);
     data += n_members * sizeof *ret->members;
-    size_t left = (size_t)(message->data + h->n_bytes - data);
+    size_t left = (size_t)(message->data + h->n_bytes - data), n_pairs = 0;
     for (size_t i = 0; i < n_members; i++) {
         const struct wire_member *m = &ret->members[i];
         if (m->n_pairs == 0 || m->n_pairs > shape->max_slots || m->n_rows > m->n_pairs ||
@@ -127,8 +129,13 @@ enum ferry_status wire_bundle_read(struct wire_bundle *ret, const struct wire_sh
         ret->data[i] = data;
         data += member_bytes(m);
         left -= member_bytes(m);
+        n_pairs += m->n_pairs;
     }
-    return left == 0 ? FERRY_OK : FERRY_FAIL(err, FERRY_ERR_FORMAT, "%zu bytes too many", left);
+    /* The header is a copy; by its number the receiver reckons what fits. */
+    if (left != 0 || n_pairs != h->n_pairs)
+        return FERRY_FAIL(err, FERRY_ERR_FORMAT, "%zu bytes too many; %zu pairs instead of %u",
+                          left, n_pairs, h->n_pairs);
+    return FERRY_OK;
 }
 
 enum ferry_status wire_member_rows(const struct wire_bundle *bundle, size_t m, uint32_t *ret_rows,

@@ -138,8 +138,8 @@ enum link_class fabric_link(const struct fabric *fabric, int seat);
  * processor. */
 bool fabric_is_near(const struct fabric *fabric);
 
-/* Seats that stand at the same host as this one, itself included, as far as their addresses tell;
- * bit per seat. Takes a lock: for when the set of live seats has changed. */
+/* Seats at the host of this seat, itself included, as far as their addresses tell: their text
+ * before the port; bit per seat. Takes a lock: for when the set of live seats has changed. */
 uint64_t fabric_mates(struct fabric *fabric, int seat);
 
 /* Waits until n seats are live. FERRY_ERR_TIMEOUT: err lists each seat with its state. */
@@ -157,7 +157,8 @@ typedef void fabric_message_fn(void *arg, int seat, uint32_t incarnation, const 
 /* A state of a seat has changed. On the fabric's thread. */
 typedef void fabric_change_fn(void *arg, int seat, enum seat_state from, enum seat_state to);
 
-/* Once. What arrives for a topic before its handler is kept, up to a few queues' worth. */
+/* Once. What arrives for a topic before its handler is kept; a rank that sends some megabytes of it
+ * is taken for broken and its connection dropped. */
 void fabric_on_message(struct fabric *fabric, enum fabric_topic topic, fabric_message_fn *fn,
                        void *arg);
 /* Once, before fabric_ready. */

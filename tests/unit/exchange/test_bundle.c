@@ -11,7 +11,7 @@
 
 struct crossing {
     size_t per_host;
-    atomic_size_t n_rows, n_bundles, n_passed;
+    atomic_size_t n_rows, n_bundles, n_passed, n_refused;
 };
 
 static bool count_crossing(void *arg, int from, int to, enum lane_channel channel,
@@ -21,9 +21,10 @@ static bool count_crossing(void *arg, int from, int to, enum lane_channel channe
     bool crosses = (size_t)from / c->per_host != (size_t)to / c->per_host;
 
     (void)payload;
+    atomic_fetch_add(&c->n_refused, channel == LANE_REPLY && header->kind == WIRE_REFUSED);
     if (channel != LANE_REQUEST)
         return true;
-    if (crosses)
+    if (crosses && header->step > 0) /* in the first round nobody was heard yet: straight to all */
         atomic_fetch_add(&c->n_rows, header->n_rows);
     atomic_fetch_add(&c->n_bundles, (header->kind & WIRE_KIND_MASK) == WIRE_BUNDLE);
     atomic_fetch_add(&c->n_passed, header->origin != from);
@@ -65,7 +66,7 @@ static void a_row_crosses_once(void **state)
         fake_on_commit(c.group, count_crossing, &crossing);
         crew_run(&c);
         assert_int_equal(atomic_load(&c.n_failed), 0);
-        for (size_t i = 0; i < c.n_rounds; i++) {
+        for (size_t i = 1; i < c.n_rounds; i++) {
             make_input(in, c.seed + i * 100);
             for (size_t host = 1; host < c.n / per_host; host++)
                 wanted += rows_wanted(&c, in, i % LAYERS, host);
@@ -99,7 +100,7 @@ static void what_saves_nothing_goes_alone(void **state)
 }
 
 /* Two ranks of one host that do not hear each other: what one was to pass on to the other is
- * refused and goes elsewhere, or comes straight. */
+ * refused, and comes straight. */
 static void who_cannot_pass_on_says_so(void **state)
 {
     (void)state;
@@ -110,13 +111,18 @@ static void who_cannot_pass_on_says_so(void **state)
                          .many_losses = true,
                          .seed = seed,
                          .placement = placed(4, 1 + seed % 2, seed)};
+        struct crossing crossing = {.per_host = 2};
 
         c.tokens[0] = 19;
         crew_start(&c, WIDE);
+        fake_on_commit(c.group, count_crossing, &crossing);
         fake_suspect(c.group, 2, 3, true);
         fake_suspect(c.group, 3, 2, true);
         crew_run(&c);
         assert_int_equal(atomic_load(&c.n_failed), 0);
+        assert_true(seed % 2 != 0 || atomic_load(&crossing.n_bundles) > 0); /* replicas: one rank */
+        assert_int_equal(atomic_load(&crossing.n_refused), atomic_load(&crossing.n_bundles));
+        assert_int_equal(atomic_load(&crossing.n_passed), 0);
         crew_end(&c, false);
     }
 }
@@ -154,7 +160,7 @@ static void who_starts_anew_gets_no_sums_of_before(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 3; seed++) {
         struct crew c = {.n = 4,
-                         .n_rounds = 1,
+                         .n_rounds = 2,
                          .per_host = 2,
                          .seed = seed,
                          .deadline_ns = UINT64_C(300000000),
@@ -164,7 +170,7 @@ static void who_starts_anew_gets_no_sums_of_before(void **state)
         c.tokens[0] = TOKENS;
         crew_start(&c, WIDE);
         fake_on_commit(c.group, restart_origin, &restart);
-        crew_run(&c); /* the round itself fails: nobody owes it anything any more */
+        crew_run(&c); /* the second round fails: nobody owes it anything any more */
         assert_true(atomic_load(&restart.holder) >= 0);
         assert_int_equal(atomic_load(&restart.n_wrong), 0);
         crew_end(&c, false);
