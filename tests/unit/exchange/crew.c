@@ -152,6 +152,7 @@ static void *member_main(void *arg)
             (void)fprintf(stderr, "seat %d round %zu: %s\n", m->seat, i,
                           st != FERRY_OK ? err.msg : "other bits");
             atomic_fetch_add(&c->n_failed, 1);
+            m->n_failed++;
         }
     }
     atomic_fetch_add(&c->n_done, 1);

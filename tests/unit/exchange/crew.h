@@ -43,7 +43,8 @@ struct member {
     struct device *device;
     struct exchange *x;
     struct input *in;
-    bool broken; /* it cannot load experts */
+    bool broken;     /* it cannot load experts */
+    size_t n_failed; /* of its rounds */
 };
 
 struct crew {

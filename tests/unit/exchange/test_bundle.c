@@ -298,6 +298,54 @@ static void anything_is_survived(void **state)
     assert_true(n_good > 1000 && n_bad > 1000);
 }
 
+/* Flips bits of rank 0's bundles, behind the rows and in the header. */
+static bool damage(void *arg, int from, int to, enum lane_channel channel,
+                   struct lane_header *header, unsigned char *payload)
+{
+    uint32_t *seed = arg;
+    size_t rows = header->n_rows * (size_t)((HIDDEN + 15) / 16 * 16) * sizeof(float);
+
+    (void)to;
+    if (from != 0 || channel != LANE_REQUEST || (header->kind & WIRE_KIND_MASK) != WIRE_BUNDLE)
+        return true;
+    switch (unit_draw(seed) % 4) {
+    case 0:
+        header->n_pairs = unit_draw(seed) % 200;
+        break;
+    case 1:
+        header->n_rows = unit_draw(seed) % 60;
+        break;
+    default:
+        for (uint32_t i = 1 + unit_draw(seed) % 8; i > 0; i--)
+            payload[rows + unit_draw(seed) % (header->n_bytes - rows)] ^=
+                (unsigned char)(1u << unit_draw(seed) % 8);
+    }
+    return true;
+}
+
+/* A rank that sends damaged bundles harms itself; nobody ends, others' rounds are right. */
+static void damaged_bundles_harm_their_sender(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1; seed < 4; seed++) {
+        uint32_t random = seed;
+        struct crew c = {.n = 4,
+                         .n_rounds = 6,
+                         .per_host = 2,
+                         .seed = seed,
+                         .deadline_ns = UINT64_C(300000000),
+                         .placement = placed(4, 1, seed)};
+
+        c.tokens[0] = 19;
+        c.tokens[2] = 7;
+        crew_start(&c, WIDE);
+        fake_on_commit(c.group, damage, &random);
+        crew_run(&c);
+        assert_int_equal(c.members[1].n_failed + c.members[2].n_failed, 0);
+        crew_end(&c, false);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +353,7 @@ int main(void)
         cmocka_unit_test(what_saves_nothing_goes_alone),
         cmocka_unit_test(who_cannot_pass_on_says_so),
         cmocka_unit_test(who_starts_anew_gets_no_sums_of_before),
+        cmocka_unit_test(damaged_bundles_harm_their_sender),
         cmocka_unit_test(members_are_read),
         cmocka_unit_test(anything_is_survived),
     };
