@@ -26,6 +26,7 @@ extern char **environ;
 
 static const uint64_t START_NS = UINT64_C(600000000000); /* loading may take minutes */
 static const uint64_t SPIN_NS = UINT64_C(50000);
+static const uint64_t TELL_NS = UINT64_C(2000000000); /* of waiting in silence */
 static const uint64_t LEAVE_NS = UINT64_C(5000000000);
 static const size_t LANE_BYTES_MOST = (size_t)16 << 20;
 
@@ -142,6 +143,10 @@ static enum ferry_status make_placement(struct placement **ret, const struct gro
 {
     size_t n_replicas = max_size(o->n_replicas, 1);
     const char *name = placement_name(o);
+
+    if (n_replicas > n_seats)
+        return FERRY_FAIL(err, FERRY_ERR_ARG, "--replicas %zu: a group of %zu ranks has no room",
+                          n_replicas, n_seats);
     size_t n_experts = c->router.n_experts, seed = 0;
 
     if (plan != NULL)
@@ -175,7 +180,7 @@ enum ferry_status group_key_read(struct group_key *key, const char *path, struct
     key->n = 0;
     if (path == NULL)
         return FERRY_OK;
-    enum ferry_status st = read_file(path, &text, &size, err);
+    enum ferry_status st = whole_file_read(&text, &size, path, GROUP_KEY_MAX + 2, err);
     if (st != FERRY_OK)
         return st;
     whole = size;
@@ -454,6 +459,13 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
     size_t n_cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
     size_t n_threads = group_ranks_here(o) * (size_t)device_threads(model_device(model));
 
+    if (o->listen != NULL && o->join == NULL && o->n_ranks == 0) {
+        mem_free(group);
+        return FERRY_FAIL(
+            err, FERRY_ERR_ARG,
+            "--listen founds a group: say of how many with --ranks N (mpirun with more "
+            "than one rank does), or which one to --join");
+    }
     if (group == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "group: no memory");
     group->model = model;
@@ -510,7 +522,8 @@ enum ferry_status group_open(struct group **ret_group, const struct shared_optio
 
 enum ferry_status group_start(struct group *group, struct ferry_error *err)
 {
-    uint64_t until = clock_now_ns() + START_NS;
+    uint64_t until = clock_now_ns() + START_NS, told_ns = clock_now_ns() + TELL_NS;
+    char address[TRANSPORT_ADDRESS_MAX];
     enum ferry_status st;
     int status = 0;
 
@@ -525,6 +538,14 @@ enum ferry_status group_start(struct group *group, struct ferry_error *err)
                               "own message says why",
                               (long)pid, WIFSIGNALED(status) ? "by signal" : "with code",
                               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        if (st == FERRY_ERR_TIMEOUT && clock_now_ns() > told_ns) {
+            told_ns = UINT64_MAX;
+            fabric_address(group->fabric, address);
+            (void)fprintf(stderr,
+                          "ferry: waiting for ranks: %d of %zu are live; others join at %s\n",
+                          __builtin_popcountll(fabric_live(group->fabric)),
+                          fabric_n_seats(group->fabric), address);
+        }
     } while (st == FERRY_ERR_TIMEOUT && clock_now_ns() < until);
     group->epoch = fabric_epoch(group->fabric);
     note_live(group, fabric_live(group->fabric));

@@ -46,8 +46,8 @@ struct group_key {
     unsigned char bytes[GROUP_KEY_MAX];
 };
 
-/* The content of a file without its end of line; NULL: no key. Errors: those of read_file,
- * FERRY_ERR_ARG (too short or too long). */
+/* The content of a regular file without its end of line; NULL: no key. Errors: those of
+ * whole_file_read, FERRY_ERR_ARG (too short or too long). */
 enum ferry_status group_key_read(struct group_key *key, const char *path,
                                  struct ferry_error *err) FERRY_MUST_CHECK;
 

@@ -147,6 +147,9 @@ static void check_flags(struct argp_state *state, const struct exchange_options_
 
     if (s->top_k > s->n_experts)
         argp_failure(state, EXIT_USAGE, 0, "--top-k %zu of --experts %zu", s->top_k, s->n_experts);
+    if (o->ranks_given && s->n_replicas > s->n_ranks)
+        argp_failure(state, EXIT_USAGE, 0, "--replicas %zu of --ranks %zu", s->n_replicas,
+                     s->n_ranks);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)

@@ -145,18 +145,26 @@ static void leave(const struct rank_options *options, struct loaded *loaded,
     }
 }
 
-/* Signals that end this rank. False: the process that started it has ended before. */
-static bool begin_signals(const struct rank_options *options)
+/* Ends with the process that started it. False: that has ended before. */
+static bool begin_with_parent(const struct rank_options *options)
+{
+    struct sigaction action = {.sa_handler = SIG_IGN}; /* Ctrl-C is for that process */
+
+    if (options->parent == 0)
+        return true;
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    return (size_t)getppid() == options->parent;
+}
+
+/* From when the rank is a member on: it leaves in order. Before, a signal ends it at once. */
+static void begin_signals(const struct rank_options *options)
 {
     struct sigaction action = {.sa_handler = on_signal};
 
     (void)sigaction(SIGTERM, &action, NULL);
-    if (options->parent != 0) {
-        action.sa_handler = SIG_IGN; /* Ctrl-C is for the process that started it */
-        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    }
-    (void)sigaction(SIGINT, &action, NULL);
-    return options->parent == 0 || (size_t)getppid() == options->parent;
+    if (options->parent == 0)
+        (void)sigaction(SIGINT, &action, NULL);
 }
 
 static int run_rank(const struct rank_options *options)
@@ -171,9 +179,11 @@ static int run_rank(const struct rank_options *options)
     struct scheduler *scheduler = NULL;
     bool said = false;
 
-    if (!begin_signals(options))
+    if (!begin_with_parent(options))
         return EXIT_FAILED;
     enum ferry_status st = loaded_open(&loaded, &options->shared, &request, &err);
+    if (st == FERRY_OK)
+        begin_signals(options);
     if (st == FERRY_OK && options->parallel > 0)
         st = open_scheduler(&loaded, &scheduler, &err);
     while (st == FERRY_OK && n_stops == 0 && !group_ends(loaded.group)) {

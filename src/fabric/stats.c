@@ -104,8 +104,8 @@ enum ferry_status stats_create(struct fabric *f, struct ferry_error *err)
                  &stats->quarantined, err);
     if (st == FERRY_OK)
         st = add(f, METRIC_TYPE_COUNTER, "ferry_fabric_rejected_handshakes_total",
-                 "Connections that were refused: key, terms, seat, malformed or too slow.", NULL, 0,
-                 1, &stats->rejected, err);
+                 "Handshakes that were refused: key, terms, sizes or seat.", NULL, 0, 1,
+                 &stats->rejected, err);
     for (int s = 0; s < (int)fabric_n_seats(f) && st == FERRY_OK; s++)
         st = add_seat(f, stats, s, err);
     if (st != FERRY_OK) {

@@ -106,6 +106,13 @@ class Group(cli.Case):
                              (("--replicas", "none"), "1..64"), (("--combine", "f16"), "bf16")):
             done = cli.ferry("logits", model, "--ids", "1", "--out", cli.scratch("x"), *flags)
             self.assertEqual((done.code, words in done.err), (2, True), done.err)
+        fifo = cli.scratch("key.fifo")
+        os.mkfifo(fifo)
+        for flags, words in ((("--ranks", 2, "--group-key-file", fifo), "regular file"),
+                             (("--ranks", 2, "--group-key-file", "/dev/zero"), "regular file"),
+                             (("--ranks", 2, "--replicas", 3), "--replicas 3"),
+                             (("--listen", "127.0.0.1:0"), "--ranks N")):
+            self.refused(1, words, "logits", model, "--ids", "1", "--out", cli.scratch("x"), *flags)
         done = cli.ferry("logits", model, "--ids", "1", "--out", cli.scratch("x"), "--ranks", 2,
                          "--placement", cli.scratch("none.json"))
         self.assertEqual(done.code, 1)
@@ -130,6 +137,16 @@ class Group(cli.Case):
         flags = ("logits", model, "--ids", "1", "--out", out)
         self.refused(2, "--listen", *flags, env=env)
         self.good(*flags, "--ranks", 1, env=env)  # flags count more
+
+    def test_a_joining_rank_ends_at_once(self):
+        """It holds nothing that others would have to take over."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            rank = subprocess.Popen([cli.FERRY, "rank", cli.DEMO, "--join", "127.0.0.1:9"],
+                                    stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                    env=cli.environment())
+            time.sleep(0.5)
+            rank.send_signal(number)
+            self.assertEqual(rank.wait(timeout=5), -number)
 
     def test_as_the_first_process_of_a_container(self):
         """Its ranks have a parent with the number 1, which is no orphan's."""

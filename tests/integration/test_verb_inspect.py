@@ -84,7 +84,7 @@ class Inspect(cli.Case):
         weights = alone.pop("memory")["weights_bytes"]
         for ranks, replicas, held, survived in ((2, 1, [6, 6], 0), (3, 2, [8, 8, 8], 1),
                                                 (7, 1, [2, 2, 2, 2, 2, 2, 0], 0),
-                                                (2, 9, [12, 12], 1)):
+                                                (2, 2, [12, 12], 1)):
             value = self.good("inspect", model, "--json", "--ranks", ranks, "--replicas",
                               replicas).json()
             self.fits(value, "inspect")
@@ -101,6 +101,7 @@ class Inspect(cli.Case):
         text = self.good("inspect", model, "--ranks", 3, "--replicas", 2).out.decode()
         self.assertIn("group       3 ranks", text)
         self.assertIn("losses    any 1 without a load", text)
+        self.refused(1, "--replicas 3", "inspect", model, "--ranks", 2, "--replicas", 3)
         self.refused(1, "nowhere.json", "inspect", model, "--ranks", 2, "--placement",
                      cli.scratch("nowhere.json"))
 
