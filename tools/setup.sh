@@ -56,11 +56,13 @@ setup_progress() {
 # setup_build PRESET [cmake options]: configures and builds (FERRY_TARGET, or everything), and says little unless it fails.
 setup_build() {
     local preset=$1 log
+    local -a targets
     shift
     log=$(mktemp)
+    read -ra targets <<<"${FERRY_TARGET:-all}"
     if ! (
         set -o pipefail
-        { cmake --preset "$preset" "$@" && cmake --build "build/$preset" --target "${FERRY_TARGET:-all}"; } 2>&1 |
+        { cmake --preset "$preset" "$@" && cmake --build "build/$preset" --target "${targets[@]}"; } 2>&1 |
             setup_progress "$log"
     ); then
         tail -n 40 "$log" >&2
