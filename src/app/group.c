@@ -323,13 +323,12 @@ static bool any_runs(struct group *group)
     return false;
 }
 
-/* What was said last must still arrive: waits until the others have left. */
-static void see_off(const struct group *group)
+void group_see_off(const struct fabric *fabric, uint64_t timeout_ns)
 {
-    uint64_t until = clock_now_ns() + LEAVE_NS;
-    uint64_t self = UINT64_C(1) << fabric_seat(group->fabric);
+    uint64_t until = clock_now_ns() + timeout_ns;
+    uint64_t self = UINT64_C(1) << fabric_seat(fabric);
 
-    while ((fabric_live(group->fabric) & ~self) != 0 && clock_now_ns() < until)
+    while ((fabric_live(fabric) & ~self) != 0 && clock_now_ns() < until)
         (void)usleep(1000);
 }
 
@@ -347,7 +346,7 @@ static void end_ranks(struct group *group)
     if (group->fabric != NULL && (group->n_pids > 0 || ends_others))
         tell_end(group);
     if (group->fabric != NULL && ends_others)
-        see_off(group);
+        group_see_off(group->fabric, LEAVE_NS);
     for (size_t step = 0; step < 3 && any_runs(group); step++) {
         uint64_t until = clock_now_ns() + STEPS[step].wait_ns;
         for (size_t i = 0; i < group->n_pids; i++) {

@@ -92,6 +92,9 @@ void group_follow_hook(void *arg);
 void group_leave(struct group *group);
 bool group_has_left(const struct group *group);
 
+/* What was said last must still arrive: waits until the others have left. */
+void group_see_off(const struct fabric *fabric, uint64_t timeout_ns);
+
 /* Ends the ranks that were started, then leaves. After the model was destroyed. NULL is allowed. */
 void group_close(struct group *group);
 

@@ -374,16 +374,6 @@ static bool has_ended(struct run *run, int *ret_status)
     return false;
 }
 
-/* What was said last must still arrive: waits until the others have left. */
-static void see_off(const struct run *run)
-{
-    uint64_t until = clock_now_ns() + LEAVE_NS * fabric_time_factor();
-    uint64_t self = UINT64_C(1) << fabric_seat(run->rank.fabric);
-
-    while ((fabric_live(run->rank.fabric) & ~self) != 0 && clock_now_ns() < until)
-        (void)usleep(1000);
-}
-
 /* Waits for the started ranks' end; for those of a run that failed, only after a signal. */
 static void end_ranks(struct run *run, bool at_once)
 {
@@ -517,7 +507,7 @@ static enum ferry_status run_verb(struct run *run, struct ferry_error *err)
         st = bench_run(&run->rank, print_case, run, err);
     }
     if (st == FERRY_OK && fabric_seat(run->rank.fabric) == 0)
-        see_off(run);
+        group_see_off(run->rank.fabric, LEAVE_NS * fabric_time_factor());
     end_ranks(run, st != FERRY_OK);
     fabric_destroy(run->rank.fabric);
     metric_registry_destroy(run->rank.metrics);
