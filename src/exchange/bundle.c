@@ -30,6 +30,17 @@ static size_t shared_rows(const struct exchange *x, const struct plan *plan,
     return n;
 }
 
+static struct wire_member member_of(const struct plan *plan, size_t i)
+{
+    const struct part *part = &plan->parts[i];
+
+    return (struct wire_member){.n_rows = (uint32_t)part->n_rows,
+                                .n_pairs = (uint32_t)part->n_pairs,
+                                .n_groups = (uint32_t)part->n_groups,
+                                .seat = (uint16_t)part->seat,
+                                .more = i + 1 < plan->n_parts && part[1].seat == part->seat};
+}
+
 static void take_part(struct exchange *x, const struct plan *plan, size_t i, struct choice *c)
 {
     const struct part *part = &plan->parts[i];
@@ -42,12 +53,7 @@ static void take_part(struct exchange *x, const struct plan *plan, size_t i, str
         x->bundle_row[token] = (uint32_t)c->n_rows; /* its number, plus one */
     }
     c->parts[c->n] = i;
-    c->members[c->n++] =
-        (struct wire_member){.n_rows = (uint32_t)part->n_rows,
-                             .n_pairs = (uint32_t)part->n_pairs,
-                             .n_groups = (uint32_t)part->n_groups,
-                             .seat = (uint16_t)part->seat,
-                             .more = i + 1 < plan->n_parts && part[1].seat == part->seat};
+    c->members[c->n++] = member_of(plan, i);
 }
 
 /* Whether a seat has lanes to this rank for certain: it answers who is not its neighbour, too. */
@@ -77,10 +83,9 @@ static void choose(struct exchange *x, const struct round *round, size_t i, stru
             continue;
         mates &= ~(UINT64_C(1) << part->seat); /* one of each seat */
         size_t shared = shared_rows(x, plan, part), n_rows = c->n_rows + part->n_rows - shared;
-        struct wire_member next = {.n_rows = (uint32_t)part->n_rows,
-                                   .n_pairs = (uint32_t)part->n_pairs};
-        c->members[c->n] = next;
-        size_t saved = shared * row_bytes, cost = part->n_rows * sizeof(uint32_t) + sizeof next;
+        c->members[c->n] = member_of(plan, j);
+        size_t saved = shared * row_bytes,
+               cost = part->n_rows * sizeof(uint32_t) + sizeof *c->members;
         if (saved < least || saved - least < cost ||
             wire_bundle_bytes(&x->shape, round->flags, n_rows, c->members, c->n + 1) > most ||
             !hears_us(x, part->seat))
