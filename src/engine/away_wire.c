@@ -114,21 +114,32 @@ size_t away_wire_write(const struct away_message *message, void *to, size_t *ret
 {
     const struct head head = {VERSION, message->type, message->id};
     unsigned char *at = to;
-    uint32_t hold = message->hold;
     size_t body = body_bytes(message->type);
 
     memcpy(at, &head, sizeof head);
     at += sizeof head;
-    if (message->type == AWAY_HOLD)
-        memcpy(at, &hold, sizeof hold);
-    else if (message->type == AWAY_MORE)
-        memcpy(at, &message->offset, sizeof message->offset);
-    else if (message->type == AWAY_TOKEN)
-        memcpy(at, &message->token, sizeof message->token);
-    else if (message->type == AWAY_START)
-        memcpy(at, &message->start, sizeof message->start);
-    else if (message->type == AWAY_HELLO)
+    switch (message->type) {
+    case AWAY_HELLO:
         memcpy(at, &message->hello, sizeof message->hello);
+        break;
+    case AWAY_START:
+        memcpy(at, &message->start, sizeof message->start);
+        break;
+    case AWAY_MORE:
+        memcpy(at, &message->offset, sizeof message->offset);
+        break;
+    case AWAY_TOKEN:
+        memcpy(at, &message->token, sizeof message->token);
+        break;
+    case AWAY_HOLD:
+        memcpy(at, &(uint32_t){message->hold}, sizeof(uint32_t));
+        break;
+    case AWAY_FAILED:
+    case AWAY_CANCEL:
+    case AWAY_CHECK:
+    case AWAY_TYPES:
+        break;
+    }
     at += body;
     if (message->type == AWAY_START && message->start.n_biases > 0) {
         FERRY_ASSERT(message->start.n_biases <= AWAY_BIASES_MAX);
