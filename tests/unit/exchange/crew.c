@@ -130,6 +130,15 @@ static enum ferry_status run_round(struct member *m, size_t i, struct ferry_erro
     return second == FERRY_OK ? (st == FERRY_OK ? exchange_end(m->x, 1, err) : st) : second;
 }
 
+/* Who gives a member up and takes it back may be held up in between. */
+static void wait_until_live(const struct member *m)
+{
+    const struct fabric *end = fake_end(m->crew->group, m->seat);
+
+    while ((fabric_live(end) >> m->seat & 1) == 0 && atomic_load(&m->crew->dead) != m->seat)
+        (void)usleep(500);
+}
+
 static void *member_main(void *arg)
 {
     struct member *m = arg;
@@ -144,8 +153,10 @@ static void *member_main(void *arg)
         enum ferry_status st = run_round(m, i, &err);
         for (int again = 0;
              again < 20 && c->many_losses && (st == FERRY_ERR_LEDGER || st == FERRY_ERR_PEER);
-             again++)
+             again++) {
+            wait_until_live(m);
             st = run_round(m, i, &err); /* void: as the model does, but more patient */
+        }
         if (atomic_load(&c->dead) == m->seat)
             break; /* it does not know what it returns */
         if (st != FERRY_OK || !equals_one_rank(m, one, wanted, i)) {
