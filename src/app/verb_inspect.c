@@ -1,13 +1,17 @@
 /* ferry inspect: what a checkpoint is, what it will cost, alone or in a group of ranks, and whether
- * it can be loaded. Reads no weight data but hashes on request. */
+ * it can be loaded. Reads no weight data but hashes on request, and writes them down as a manifest
+ * that every load compares with. */
 #include "app/app.h"
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "expert/manifest.h"
 #include "file/gguf.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Code, libraries, stacks and allocator slack of a process that has loaded and not yet stepped,
  * measured: the same with the model in the repository as with 223 MB of weights and 200,000 tokens.
@@ -16,15 +20,20 @@ enum { PROCESS_BYTES = 12 << 20 };
 
 struct inspect_options {
     struct shared_options shared;
-    bool tensors, keys, hashes;
+    bool tensors, keys, hashes, write_manifest;
+    const char *manifest; /* NULL: where it will be looked for */
 };
 
-enum { KEY_TENSORS = 0x200, KEY_KEYS, KEY_HASHES };
+enum { KEY_TENSORS = 0x200, KEY_KEYS, KEY_HASHES, KEY_WRITE_MANIFEST };
 
 static const struct argp_option OPTIONS[] = {
     {"tensors", KEY_TENSORS, NULL, 0, "List every tensor", 1},
     {"keys", KEY_KEYS, NULL, 0, "List the metadata keys (GGUF)", 1},
     {"hashes", KEY_HASHES, NULL, 0, "SHA-256 of every expert's bytes (reads the whole file)", 1},
+    {"write-manifest", KEY_WRITE_MANIFEST, "FILE", OPTION_ARG_OPTIONAL,
+     "Write these hashes to FILE, or to where they are looked for: ferry-manifest.json in the "
+     "folder, or MODEL.ferry.json. From then on each expert is compared when it is loaded",
+     1},
     {0},
 };
 
@@ -32,7 +41,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct inspect_options *o = state->input;
 
-    (void)arg;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &o->shared;
@@ -45,6 +53,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_HASHES:
         o->hashes = true;
+        return 0;
+    case KEY_WRITE_MANIFEST:
+        o->write_manifest = true;
+        o->manifest = arg;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -384,6 +396,30 @@ static void print_lists(const struct inspect_options *o, const struct loaded *l)
     }
 }
 
+/* Not over one that is there: it may be what the weights were published with. */
+static enum ferry_status write_manifest(const struct inspect_options *o, const struct loaded *l,
+                                        struct ferry_error *err)
+{
+    char *place = o->manifest == NULL ? expert_manifest_path(l->checkpoint) : NULL;
+    const char *path = o->manifest != NULL ? o->manifest : place;
+    enum ferry_status st = FERRY_OK;
+
+    if (path == NULL)
+        st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "inspect: no memory");
+    else if (access(path, F_OK) == 0)
+        st =
+            FERRY_FAIL(err, FERRY_ERR_IO,
+                       "inspect: there is a manifest at %s, which is not replaced; remove it first "
+                       "if it should be",
+                       path);
+    else
+        st = model_write_manifest(l->model, path, err);
+    if (st == FERRY_OK)
+        (void)fprintf(stderr, "ferry: wrote the SHA-256 of every expert to %s\n", path);
+    mem_free(place);
+    return st;
+}
+
 int verb_inspect(int argc, char **argv)
 {
     static const struct argp_child CHILDREN[] = {{&shared_argp, 0, NULL, 0}, {0}};
@@ -402,6 +438,8 @@ int verb_inspect(int argc, char **argv)
     enum ferry_status st = loaded_open(&loaded, &o.shared, &request, &err);
     if (st == FERRY_OK)
         st = group_table(&o, &loaded, &group, &err);
+    if (st == FERRY_OK && o.write_manifest)
+        st = write_manifest(&o, &loaded, &err);
     if (st == FERRY_OK && o.shared.json)
         code = print_machine(&o, &loaded, &group);
     else if (st == FERRY_OK) {

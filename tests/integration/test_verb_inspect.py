@@ -69,6 +69,37 @@ class Inspect(cli.Case):
             finally:
                 os.remove(place)
 
+    def test_manifest_is_written_once_and_compared(self):
+        model = cli.model("mixtral", "gguf")
+        place, other = model + ".ferry.json", cli.scratch("manifest.json")
+        logits = ("logits", model, "--ids", "1,2", "--out", cli.scratch("manifest.safetensors"))
+        try:
+            self.assertIn(place, self.good("inspect", model, "--write-manifest").err)
+            self.good("inspect", model, "--json", f"--write-manifest={other}")
+            with open(place, "rb") as a, open(other, "rb") as b:
+                self.assertEqual(a.read(), b.read())
+            self.assertNotEqual(self.good("inspect", model, "--json").json()["manifest_root"], "")
+            self.refused(1, "not replaced", "inspect", model, "--write-manifest")
+            self.refused(1, "No such file or directory", "inspect", model, "--write-manifest=/no/such/folder/x")
+            self.good(*logits)
+            with open(model, "r+b") as f:  # one bit of the last expert of the last layer
+                tensor = [t for t in self.good("inspect", model, "--json", "--tensors").json()["tensors"]
+                          if t["name"] == "blk.1.ffn_down_exps.weight"][0]
+                f.seek(tensor["offset"] + tensor["bytes"] - 1)
+                byte = f.read(1)[0]
+                f.seek(-1, os.SEEK_CUR)
+                f.write(bytes([byte ^ 1]))
+            try:
+                self.refused(1, "layer 1 expert 5", *logits)
+            finally:
+                with open(model, "r+b") as f:
+                    f.seek(tensor["offset"] + tensor["bytes"] - 1)
+                    f.write(bytes([byte]))
+            self.good(*logits)
+        finally:
+            os.remove(place)
+            os.remove(other)
+
     def test_people(self):
         text = self.good("inspect", cli.model("mixtral", "gguf"), "--tensors", "--keys").out.decode()
         for what in ("mixtral, GGUF", "top-2 of 6", "renormalised", "numerics    ferry-n",
