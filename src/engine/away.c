@@ -29,11 +29,9 @@ struct guest {
     struct guest *next;
 };
 
-/* A token on its way to the owner. */
+/* On its way to the owner. */
 struct arrival {
-    uint64_t id;
-    bool failed;
-    struct away_token token;
+    struct away_arrival what;
     struct arrival *next;
 };
 
@@ -43,14 +41,17 @@ struct host {
     size_t n_away; /* choices of this rank that are there; owner's */
 };
 
-enum { GUESTS_MAX = 4096 };
+enum {
+    GUESTS_MAX = 4096,
+    ARRIVALS_MAX = 65536, /* a step's: hosts that are faster than this rank, or mad */
+};
 static const uint64_t CHECK_NS = UINT64_C(1000000000); /* without a token */
 
 struct away {
     struct scheduler *scheduler;
     struct fabric *fabric;
     struct away_hello own;
-    uint64_t next_id;                   /* owner's */
+    uint32_t n_sent;                    /* choices; owner's */
     atomic_bool warned;                 /* of a message that no rank may send */
     uint32_t epoch;                     /* that was followed; owner's */
     uint64_t live;                      /* the same */
@@ -61,6 +62,7 @@ struct away {
     struct guest *guests;
     size_t n_guests;
     struct arrival *first, *last;
+    size_t n_arrivals;
     struct host hosts[LIMIT_SEATS]; /* but n_away */
 };
 
@@ -149,8 +151,7 @@ static void on_event(void *arg, struct request *request, const struct request_ev
 
     for (size_t i = 0; event->kind == REQUEST_EVENT_TOKEN && i < event->n_tokens; i++) {
         struct away_message m = {.type = AWAY_TOKEN, .id = g->id};
-        m.token.n_ids = g->n_all++;
-        m.token.token = event->tokens[i].id;
+        m.token = (struct away_token){.n_ids = g->n_all++, .token = event->tokens[i].id};
         if (event->tokens[i].logprobs != NULL) {
             m.token.logprobs = *event->tokens[i].logprobs;
             m.token.has_logprobs = 1;
@@ -300,16 +301,20 @@ static void end_guest(struct away *p, struct guest *g)
 
 /* ---- messages ---- */
 
-static void keep_arrival(struct away *p, const struct away_message *m)
+/* One that is dropped is missed with the next token, or when its host is asked: the choice is then
+ * computed here. */
+static void keep_arrival(struct away *p, int seat, uint32_t incarnation,
+                         const struct away_message *m)
 {
-    struct arrival *a = mem_zero(sizeof *a);
+    struct arrival *a = p->n_arrivals < ARRIVALS_MAX ? mem_zero(sizeof *a) : NULL;
 
     if (a == NULL)
-        return; /* the choice stands still until its host is lost: no memory is worse */
-    a->id = m->id;
-    a->failed = m->type == AWAY_FAILED;
-    if (!a->failed)
-        a->token = m->token;
+        return;
+    a->what = (struct away_arrival){
+        .id = m->id, .seat = seat, .incarnation = incarnation, .failed = m->type == AWAY_FAILED};
+    if (!a->what.failed)
+        a->what.token = m->token;
+    p->n_arrivals++;
     if (p->last != NULL)
         p->last->next = a;
     else
@@ -350,7 +355,7 @@ void away_message(struct away *away, int seat, uint32_t incarnation, const void 
         break;
     case AWAY_TOKEN:
     case AWAY_FAILED:
-        keep_arrival(p, &m);
+        keep_arrival(p, seat, incarnation, &m);
         wakes = true;
         break;
     case AWAY_CANCEL:
@@ -438,7 +443,10 @@ bool away_send(struct away *away, struct choice *choice, int seat)
     const struct request *r = choice->request;
     const struct sampler_options *o = &r->options.sampling;
     unsigned char bytes[AWAY_MESSAGE_MAX];
-    struct away_message m = {.type = AWAY_START, .id = ++p->next_id};
+    /* Hosts answer a seat: what they still say to who had it before must not be taken for this. */
+    struct away_message m = {.type = AWAY_START,
+                             .id = (uint64_t)p->incarnations[fabric_seat(p->fabric)] << 32 |
+                                   ++p->n_sent};
 
     (void)pthread_mutex_lock(&p->mutex);
     bool fits = choice->n_ids <= p->hosts[seat].hello.max_ids && o->n_biases <= AWAY_BIASES_MAX;
@@ -514,7 +522,13 @@ bool away_is_lost(struct away *away, const struct choice *choice)
            away->incarnations[choice->away_seat] != choice->away_incarnation;
 }
 
-bool away_next(struct away *away, uint64_t *ret_id, struct away_token *ret_token, bool *ret_failed)
+bool away_is_from_host(const struct choice *choice, const struct away_arrival *arrival)
+{
+    return choice->away_id == arrival->id && choice->away_seat == arrival->seat &&
+           choice->away_incarnation == arrival->incarnation;
+}
+
+bool away_next(struct away *away, struct away_arrival *ret)
 {
     struct away *p = away;
 
@@ -522,15 +536,14 @@ bool away_next(struct away *away, uint64_t *ret_id, struct away_token *ret_token
     struct arrival *a = p->first;
     if (a != NULL) {
         p->first = a->next;
+        p->n_arrivals--;
         if (p->first == NULL)
             p->last = NULL;
     }
     (void)pthread_mutex_unlock(&p->mutex);
     if (a == NULL)
         return false;
-    *ret_id = a->id;
-    *ret_token = a->token;
-    *ret_failed = a->failed;
+    *ret = a->what;
     mem_free(a);
     return true;
 }

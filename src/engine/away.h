@@ -49,7 +49,18 @@ void away_check(struct away *away, struct choice *choice, uint64_t now_ns);
 /* Whether its host will never send another token. */
 bool away_is_lost(struct away *away, const struct choice *choice);
 
-/* The next token, or failure (*ret_failed), that a host has sent, in the order they came. */
-bool away_next(struct away *away, uint64_t *ret_id, struct away_token *ret_token, bool *ret_failed);
+/* What a rank has sent: a token, or that it will not go on. */
+struct away_arrival {
+    uint64_t id; /* choice.away_id */
+    int seat;    /* who sent it */
+    uint32_t incarnation;
+    bool failed;
+    struct away_token token; /* not failed */
+};
+
+/* The next one in the order they came; false: there is none. */
+bool away_next(struct away *away, struct away_arrival *ret);
+/* Whether it is about this choice, and of the host that computes it. */
+bool away_is_from_host(const struct choice *choice, const struct away_arrival *arrival);
 
 #endif

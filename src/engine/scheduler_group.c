@@ -65,22 +65,21 @@ static void take_token(struct scheduler *s, size_t i, const struct away_token *t
 
 bool sched_hear_peers(struct scheduler *s)
 {
-    struct away_token token;
-    bool failed, any = false;
-    uint64_t id;
+    struct away_arrival a;
+    bool any = false;
 
     away_follow(s->peers);
-    while (away_next(s->peers, &id, &token, &failed)) {
+    while (away_next(s->peers, &a)) {
         size_t i = 0;
-        while (i < s->n_away && s->away[i]->away_id != id)
+        while (i < s->n_away && !away_is_from_host(s->away[i], &a))
             i++;
         if (i == s->n_away)
             continue; /* of an attempt that was given up */
         any = true;
-        if (!failed && token.n_ids == s->away[i]->n_ids && token.token >= 0 &&
-            (size_t)token.token < sampler_n_valid(s->sampler) &&
-            (token.has_logprobs != 0 || !s->away[i]->request->options.logprobs)) {
-            take_token(s, i, &token);
+        if (!a.failed && a.token.n_ids == s->away[i]->n_ids && a.token.token >= 0 &&
+            (size_t)a.token.token < sampler_n_valid(s->sampler) &&
+            (a.token.has_logprobs != 0 || !s->away[i]->request->options.logprobs)) {
+            take_token(s, i, &a.token);
         } else {
             s->away[i]->stays_here = true;
             sched_requeue(s, sched_call_back(s, i));

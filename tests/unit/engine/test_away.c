@@ -273,6 +273,50 @@ static void nonsense_of_a_peer(void **state)
     end();
 }
 
+static uint32_t guess; /* how long an answer is with its prompt */
+
+/* The next token of every answer of that length, as if it came from `seat`. One of another length
+ * would only call the answer back. */
+static void say_as(int seat, uint32_t incarnation, uint32_t front)
+{
+    for (uint32_t id = 1; id <= 200; id++) {
+        unsigned char bytes[AWAY_MESSAGE_MAX];
+        struct away_message m = {.type = AWAY_TOKEN, .id = (uint64_t)front << 32 | id};
+        size_t none;
+        m.token = (struct away_token){.n_ids = guess, .token = 7, .has_logprobs = 1};
+        size_t n = away_wire_write(&m, bytes, &none);
+        scheduler_peer_message(crew[0].served.scheduler, seat, incarnation, bytes, n);
+    }
+}
+
+/* A rank that computes nothing here, hosts in another life, and hosts that answer an earlier life
+ * of this seat. */
+static void strangers_speak(void)
+{
+    struct fabric_view view;
+
+    fabric_view(group.fabrics[0], &view);
+    say_as(0, view.seats[0].incarnation, view.seats[0].incarnation);
+    for (int host = 1; host < N_RANKS; host++) {
+        say_as(host, view.seats[host].incarnation + 1, view.seats[0].incarnation);
+        say_as(host, view.seats[host].incarnation, view.seats[0].incarnation - 1);
+    }
+}
+
+static void only_the_host_of_an_answer_is_heard(void **state)
+{
+    (void)state;
+    start();
+    for (uint32_t i = 0; i < N_ASKED; i++) {
+        guess = 5 + i * 9; /* its prompt: nothing has been answered after the first step */
+        ask(11 + i, 20);
+        run(strangers_speak, 0);
+        check_and_end();
+    }
+    assert_true(steps_of(1) > 0 && steps_of(2) > 0);
+    end();
+}
+
 /* A rank that had no room for all ids of an answer begins others: halves must not pile up until the
  * host has no place for anybody's. */
 static void halves_of_answers_do_not_pile_up(void **state)
@@ -309,6 +353,7 @@ int main(void)
         cmocka_unit_test(a_silent_rank_changes_nothing),
         cmocka_unit_test(who_leaves_is_forgotten_everywhere),
         cmocka_unit_test(nonsense_of_a_peer),
+        cmocka_unit_test(only_the_host_of_an_answer_is_heard),
     };
     return cmocka_run_group_tests(tests, served_setup, served_teardown);
 }
