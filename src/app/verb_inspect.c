@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 /* Code, libraries, stacks and allocator slack of a process that has loaded and not yet stepped,
  * measured: the same with the model in the repository as with 223 MB of weights and 200,000 tokens.
@@ -31,8 +31,8 @@ static const struct argp_option OPTIONS[] = {
     {"keys", KEY_KEYS, NULL, 0, "List the metadata keys (GGUF)", 1},
     {"hashes", KEY_HASHES, NULL, 0, "SHA-256 of every expert's bytes (reads the whole file)", 1},
     {"write-manifest", KEY_WRITE_MANIFEST, "FILE", OPTION_ARG_OPTIONAL,
-     "Write these hashes to FILE, or to where they are looked for: ferry-manifest.json in the "
-     "folder, or MODEL.ferry.json. From then on each expert is compared when it is loaded",
+     "Write the SHA-256 of every expert to FILE (a new one), or to where loading looks for it and "
+     "compares: ferry-manifest.json in the folder, or MODEL.ferry.json",
      1},
     {0},
 };
@@ -55,6 +55,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         o->hashes = true;
         return 0;
     case KEY_WRITE_MANIFEST:
+        if (arg != NULL && arg[0] == 0)
+            argp_error(state, "--write-manifest= needs a file's name");
         o->write_manifest = true;
         o->manifest = arg;
         return 0;
@@ -130,10 +132,8 @@ static bool has_no_tokenizer(const struct loaded *l)
     return l->tokenizer == NULL && l->tokenizer_error.status == FERRY_ERR_NOT_FOUND;
 }
 
-static void print_checks(const struct loaded *l)
+static void print_checks(const struct loaded *l, const char *root)
 {
-    const char *root = model_manifest_root(l->model);
-
     (void)printf("  checks      every tensor is used exactly once\n");
     if (root != NULL)
         (void)printf("              loading compares each expert's SHA-256 with the manifest (root "
@@ -147,7 +147,8 @@ static void print_checks(const struct loaded *l)
                      checkpoint_n_stale(l->checkpoint));
 }
 
-static void print_people(const struct inspect_options *o, const struct loaded *l)
+/* root: of the manifest that loading compares with; NULL: there is none. */
+static void print_people(const struct inspect_options *o, const struct loaded *l, const char *root)
 {
     const struct model_config *c = model_config(l->model);
     const struct model_plan *plan = model_plan(l->model);
@@ -194,7 +195,7 @@ static void print_people(const struct inspect_options *o, const struct loaded *l
     (void)printf("    total     %s after loading, %s with a full KV cache\n",
                  bytes_text((double)m.resident, a), bytes_text((double)m.total, b));
     (void)printf("  numerics    %s\n", model_numerics(l->model));
-    print_checks(l);
+    print_checks(l, root);
 }
 
 /* ---- a group of ranks (--ranks) ---- */
@@ -320,7 +321,7 @@ static json_t *hashes_json(const struct loaded *l)
     return layers;
 }
 
-static int print_machine(const struct inspect_options *o, const struct loaded *l,
+static int print_machine(const struct inspect_options *o, const struct loaded *l, const char *root,
                          const struct group_table *group)
 {
     const struct model_config *c = model_config(l->model);
@@ -355,9 +356,7 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
         (void)json_object_set_new(json, "tokenizer_error", json_string(l->tokenizer_error.msg));
     checkpoint_header_hash(l->checkpoint, header_hash);
     (void)json_object_set_new(json, "header_hash", json_string(header_hash));
-    (void)json_object_set_new(
-        json, "manifest_root",
-        json_string(model_manifest_root(l->model) != NULL ? model_manifest_root(l->model) : ""));
+    (void)json_object_set_new(json, "manifest_root", json_string(root != NULL ? root : ""));
     if (group->n_ranks > 1)
         (void)json_object_set_new(json, "group", group_json(group));
     if (o->tensors)
@@ -396,26 +395,30 @@ static void print_lists(const struct inspect_options *o, const struct loaded *l)
     }
 }
 
-/* Not over one that is there: it may be what the weights were published with. */
+/* Not over one that is there: it may be what the weights were published with. *ret_root: of what
+ * loading compares with from now on. */
 static enum ferry_status write_manifest(const struct inspect_options *o, const struct loaded *l,
+                                        char written[65], const char **ret_root,
                                         struct ferry_error *err)
 {
-    char *place = o->manifest == NULL ? expert_manifest_path(l->checkpoint) : NULL;
+    char *place = expert_manifest_path(l->checkpoint);
     const char *path = o->manifest != NULL ? o->manifest : place;
     enum ferry_status st = FERRY_OK;
+    struct stat info;
 
-    if (path == NULL)
+    if (place == NULL)
         st = FERRY_FAIL(err, FERRY_ERR_NOMEM, "inspect: no memory");
-    else if (access(path, F_OK) == 0)
-        st =
-            FERRY_FAIL(err, FERRY_ERR_IO,
-                       "inspect: there is a manifest at %s, which is not replaced; remove it first "
-                       "if it should be",
-                       path);
+    else if (lstat(path, &info) == 0) /* told before everything is read */
+        st = FERRY_FAIL(err, FERRY_ERR_ARG,
+                        "inspect: %s is there already and is not replaced; remove it first, or "
+                        "write to another place",
+                        path);
     else
-        st = model_write_manifest(l->model, path, err);
+        st = model_write_manifest(l->model, path, written, err);
     if (st == FERRY_OK)
         (void)fprintf(stderr, "ferry: wrote the SHA-256 of every expert to %s\n", path);
+    if (st == FERRY_OK && strcmp(path, place) == 0)
+        *ret_root = written;
     mem_free(place);
     return st;
 }
@@ -431,6 +434,7 @@ int verb_inspect(int argc, char **argv)
     struct group_table group;
     struct load_request request = {.any_tokenizer = true};
     struct ferry_error err = {0};
+    char written[65];
     int code = EXIT_GOOD;
 
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
@@ -438,12 +442,13 @@ int verb_inspect(int argc, char **argv)
     enum ferry_status st = loaded_open(&loaded, &o.shared, &request, &err);
     if (st == FERRY_OK)
         st = group_table(&o, &loaded, &group, &err);
+    const char *root = st == FERRY_OK ? model_manifest_root(loaded.model) : NULL;
     if (st == FERRY_OK && o.write_manifest)
-        st = write_manifest(&o, &loaded, &err);
+        st = write_manifest(&o, &loaded, written, &root, &err);
     if (st == FERRY_OK && o.shared.json)
-        code = print_machine(&o, &loaded, &group);
+        code = print_machine(&o, &loaded, root, &group);
     else if (st == FERRY_OK) {
-        print_people(&o, &loaded);
+        print_people(&o, &loaded, root);
         print_group(&group);
         print_lists(&o, &loaded);
     }

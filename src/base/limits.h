@@ -19,7 +19,8 @@ enum {
      * and need shards). Gemma 3's tokenizer.json has 33 MB and 1.8 million values. At the limit
      * reading takes a second or two, and 100 to 250 bytes of memory per value. */
     LIMIT_SAFETENSORS_HEADER = 32 << 20, /* bytes (the reference stops at 100 MB) */
-    LIMIT_JSON_FILE = 64 << 20, /* bytes of config.json, tokenizer.json and its config, index */
+    LIMIT_JSON_FILE =
+        64 << 20, /* bytes of config.json, tokenizer.json and its config, index, manifest */
     LIMIT_JSON_DEPTH = 64,
     LIMIT_JSON_VALUES = 1 << 22,   /* of tokenizer.json, tokenizer_config.json; half as many keys */
     LIMIT_HEADER_VALUES = 1 << 20, /* of a safetensors header, index or config; half as many keys */

@@ -102,8 +102,22 @@ static bool write_all(int fd, const char *data, size_t n)
     return true;
 }
 
-enum ferry_status whole_file_write(const char *path, const void *data, size_t n,
+/* Gives the written part its name. A link, unlike a rename, fails where something is. */
+static enum ferry_status name_part(const char *part, const char *path, bool replace,
                                    struct ferry_error *err)
+{
+    if ((replace ? rename(part, path) : link(part, path)) == 0)
+        return FERRY_OK;
+    if (!replace && errno == EEXIST)
+        return FERRY_FAIL(err, FERRY_ERR_ARG,
+                          "%s: is there already and is not replaced; remove it first, or write to "
+                          "another place",
+                          path);
+    return failed(path, "write", err);
+}
+
+static enum ferry_status write_file(const char *path, const void *data, size_t n, bool replace,
+                                    struct ferry_error *err)
 {
     size_t part_bytes = strlen(path) + 32;
     char *part = mem_alloc(part_bytes);
@@ -123,10 +137,22 @@ enum ferry_status whole_file_write(const char *path, const void *data, size_t n,
         st = failed(path, "write", err);
     if (close(fd) != 0 && st == FERRY_OK)
         st = failed(path, "write", err);
-    if (st == FERRY_OK && rename(part, path) != 0)
-        st = failed(path, "write", err);
-    if (st != FERRY_OK)
+    if (st == FERRY_OK)
+        st = name_part(part, path, replace, err);
+    if (st != FERRY_OK || !replace)
         (void)unlink(part);
     mem_free(part);
     return st;
+}
+
+enum ferry_status whole_file_write(const char *path, const void *data, size_t n,
+                                   struct ferry_error *err)
+{
+    return write_file(path, data, n, true, err);
+}
+
+enum ferry_status whole_file_create(const char *path, const void *data, size_t n,
+                                    struct ferry_error *err)
+{
+    return write_file(path, data, n, false, err);
 }

@@ -19,5 +19,9 @@ enum ferry_status whole_file_read(char **ret_data, size_t *ret_n, const char *pa
  * disk, then renamed. On failure the old file is untouched. FERRY_ERR_IO, FERRY_ERR_NOMEM. */
 enum ferry_status whole_file_write(const char *path, const void *data, size_t n,
                                    struct ferry_error *err) FERRY_MUST_CHECK;
+/* The same for a file that must not be there yet, whatever it is: else FERRY_ERR_ARG, and it stays
+ * as it is. */
+enum ferry_status whole_file_create(const char *path, const void *data, size_t n,
+                                    struct ferry_error *err) FERRY_MUST_CHECK;
 
 #endif

@@ -198,7 +198,8 @@ static enum ferry_status check_complete(const struct expert_manifest *m, const c
         for (size_t e = 0; e < m->n_experts && m->layer_has_experts[l]; e++) {
             if (at(m, l, e)[0] == 0)
                 return FERRY_FAIL(err, FERRY_ERR_FORMAT,
-                                  "%s: expert %zu of layer %zu is missing; write the manifest anew",
+                                  "%s: expert %zu of layer %zu is missing; remove it and write it "
+                                  "anew (ferry inspect MODEL --write-manifest)",
                                   path, e, l);
         }
     }
@@ -237,6 +238,9 @@ static enum ferry_status read_top(struct expert_manifest *m, json_t *json, const
     return st;
 }
 
+/* An expert is an object of three; keys may be half as many as values. */
+enum { VALUES_EACH = 6 };
+
 enum ferry_status expert_manifest_read(struct expert_manifest **ret, const char *path,
                                        const struct expert_manifest_shape *shape,
                                        struct ferry_error *err)
@@ -259,7 +263,8 @@ enum ferry_status expert_manifest_read(struct expert_manifest **ret, const char 
     }
     st = start(&m, shape, err);
     if (st == FERRY_OK)
-        st = json_parse(&json, text, n, LIMIT_JSON_VALUES, path, err);
+        st = json_parse(&json, text, n, VALUES_EACH * shape->n_layers * shape->n_experts + 64, path,
+                        err);
     if (st == FERRY_OK)
         st = read_top(m, json, path, err);
     if (st == FERRY_OK)
@@ -299,7 +304,7 @@ enum ferry_status expert_manifest_write(const struct expert_manifest *m, const c
     }
     n += (size_t)snprintf(text + n, n_bytes - n, "\n]}\n");
     FERRY_ASSERT(n < n_bytes);
-    enum ferry_status st = whole_file_write(path, text, n, err);
+    enum ferry_status st = whole_file_create(path, text, n, err);
     mem_free(text);
     return st;
 }

@@ -44,7 +44,8 @@ enum ferry_status expert_manifest_create(struct expert_manifest **ret,
                                          expert_hash_fn *hash, void *arg,
                                          struct ferry_error *err) FERRY_MUST_CHECK;
 
-/* Replaces the file at path, as a whole. FERRY_ERR_NOMEM, FERRY_ERR_IO. */
+/* Creates the file at path, as a whole. FERRY_ERR_ARG (it is there already), FERRY_ERR_NOMEM,
+ * FERRY_ERR_IO. */
 enum ferry_status expert_manifest_write(const struct expert_manifest *manifest, const char *path,
                                         struct ferry_error *err) FERRY_MUST_CHECK;
 void expert_manifest_destroy(struct expert_manifest *manifest);

@@ -10,6 +10,7 @@
 #include "model/forward.h"
 
 #include <math.h>
+#include <string.h>
 #include <stdio.h>
 
 enum { STEP_TOKENS_DEFAULT = 512, NUMERICS_VERSION = 1 };
@@ -499,21 +500,21 @@ static void hash_expert(void *arg, size_t layer, size_t expert, char ret_hex[65]
 }
 
 enum ferry_status model_write_manifest(const struct model *model, const char *path,
-                                       struct ferry_error *err)
+                                       char ret_root[65], struct ferry_error *err)
 {
-    char hash[65], *place = path == NULL ? expert_manifest_path(model->checkpoint) : NULL;
+    char hash[65];
     struct expert_manifest_shape shape = shape_of(model, hash);
     struct expert_manifest *manifest = NULL;
 
-    if (path == NULL && place == NULL)
-        return FERRY_FAIL(err, FERRY_ERR_NOMEM, "model: no memory");
-    enum ferry_status st = checkpoint_recheck(model->checkpoint, err);
+    enum ferry_status st =
+        expert_manifest_create(&manifest, &shape, hash_expert, (void *)(uintptr_t)model, err);
     if (st == FERRY_OK)
-        st = expert_manifest_create(&manifest, &shape, hash_expert, (void *)(uintptr_t)model, err);
+        st = checkpoint_recheck(model->checkpoint, err); /* not of files that changed meanwhile */
     if (st == FERRY_OK)
-        st = expert_manifest_write(manifest, path != NULL ? path : place, err);
+        st = expert_manifest_write(manifest, path, err);
+    if (st == FERRY_OK)
+        memcpy(ret_root, expert_manifest_root(manifest), 65);
     expert_manifest_destroy(manifest);
-    mem_free(place);
     return st;
 }
 

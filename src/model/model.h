@@ -98,10 +98,11 @@ void model_expert_hash(const struct model *model, size_t layer, size_t expert, c
  * has none, and nothing was compared. Borrowed. */
 const char *model_manifest_root(const struct model *model);
 
-/* Writes the manifest of the files as they are now (reads all of them); path NULL: to where it will
- * be looked for. The model need not be loaded. FERRY_ERR_IO, FERRY_ERR_NOMEM. */
+/* Writes the manifest of the files as they are now (reads all of them) to path, where nothing may
+ * be yet, and its root. The model need not be loaded. FERRY_ERR_ARG, FERRY_ERR_IO,
+ * FERRY_ERR_NOMEM. */
 enum ferry_status model_write_manifest(const struct model *model, const char *path,
-                                       struct ferry_error *err) FERRY_MUST_CHECK;
+                                       char ret_root[65], struct ferry_error *err) FERRY_MUST_CHECK;
 
 /* Loads what this seat holds while `live` is the group and does not have yet (the experts of seats
  * that were lost); and the other way round, unloads what it holds no longer. Both tell how many.

@@ -70,35 +70,52 @@ class Inspect(cli.Case):
                 os.remove(place)
 
     def test_manifest_is_written_once_and_compared(self):
-        model = cli.model("mixtral", "gguf")
-        place, other = model + ".ferry.json", cli.scratch("manifest.json")
+        for form, last in (("gguf", "blk.1.ffn_down_exps.weight"),
+                           ("safetensors", "model.layers.1.block_sparse_moe.experts.5.w2.weight")):
+            with self.subTest(form=form):
+                self._written_once_and_compared(cli.model("mixtral", form), last)
+
+    def _written_once_and_compared(self, model, last):
+        is_file = os.path.isfile(model)
+        place = model + ".ferry.json" if is_file else os.path.join(model, "ferry-manifest.json")
+        weights_file = model if is_file else os.path.join(model, "model.safetensors")
+        other, link = (cli.scratch(f"{name}-{is_file}.json") for name in ("other", "link"))
+        for path in (place, other, link):
+            self.addCleanup(lambda p=path: os.path.lexists(p) and os.remove(p))
         logits = ("logits", model, "--ids", "1,2", "--out", cli.scratch("manifest.safetensors"))
-        try:
-            self.assertIn(place, self.good("inspect", model, "--write-manifest").err)
-            self.good("inspect", model, "--json", f"--write-manifest={other}")
-            with open(place, "rb") as a, open(other, "rb") as b:
-                self.assertEqual(a.read(), b.read())
-            self.assertNotEqual(self.good("inspect", model, "--json").json()["manifest_root"], "")
-            self.refused(1, "not replaced", "inspect", model, "--write-manifest")
-            self.refused(1, "No such file or directory", "inspect", model, "--write-manifest=/no/such/folder/x")
-            self.good(*logits)
-            with open(model, "r+b") as f:  # one bit of the last expert of the last layer
-                tensor = [t for t in self.good("inspect", model, "--json", "--tensors").json()["tensors"]
-                          if t["name"] == "blk.1.ffn_down_exps.weight"][0]
-                f.seek(tensor["offset"] + tensor["bytes"] - 1)
+        done = self.good("inspect", model, "--json", f"--write-manifest={other}")
+        self.assertEqual(done.json()["manifest_root"], "")  # nobody will look there
+        done = self.good("inspect", model, "--json", "--write-manifest")
+        self.assertIn(place, done.err)
+        root = done.json()["manifest_root"]
+        self.assertEqual(root, self.good("inspect", model, "--json").json()["manifest_root"])
+        self.assertRegex(root, "^[0-9a-f]{64}$")
+        with open(place, "rb") as a, open(other, "rb") as b:
+            written = a.read()
+            self.assertEqual(written, b.read())
+        self.fits(json.loads(written), "manifest")
+        os.symlink("nowhere", link)
+        for flag in ("--write-manifest", f"--write-manifest={link}", f"--write-manifest={weights_file}"):
+            self.refused(1, "is not replaced", "inspect", model, flag)
+        self.assertTrue(os.path.islink(link))
+        self.refused(1, "No such file or directory", "inspect", model, "--write-manifest=/no/such/folder/x")
+        self.assertEqual(cli.ferry("inspect", model, "--write-manifest=").code, 2)
+        self.good(*logits)
+        tensors = self.good("inspect", model, "--json", "--tensors").json()["tensors"]
+        at = next(t["offset"] + t["bytes"] - 1 for t in tensors if t["name"] == last)
+
+        def flip():  # one bit of the last expert of the last layer
+            with open(weights_file, "r+b") as f:
+                f.seek(at)
                 byte = f.read(1)[0]
-                f.seek(-1, os.SEEK_CUR)
+                f.seek(at)
                 f.write(bytes([byte ^ 1]))
-            try:
-                self.refused(1, "layer 1 expert 5", *logits)
-            finally:
-                with open(model, "r+b") as f:
-                    f.seek(tensor["offset"] + tensor["bytes"] - 1)
-                    f.write(bytes([byte]))
-            self.good(*logits)
+        flip()
+        try:
+            self.refused(1, "layer 1 expert 5", *logits)
         finally:
-            os.remove(place)
-            os.remove(other)
+            flip()
+        self.good(*logits)
 
     def test_people(self):
         text = self.good("inspect", cli.model("mixtral", "gguf"), "--tensors", "--keys").out.decode()

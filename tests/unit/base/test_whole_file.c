@@ -108,6 +108,28 @@ static void a_failed_write_leaves_the_old_file(void **state)
     mem_fail_after(0);
 }
 
+static void what_is_there_is_not_created(void **state)
+{
+    struct ferry_error err = {0};
+    char *data = NULL;
+    size_t n = 0;
+
+    (void)state;
+    assert_int_equal(whole_file_create(path_of("first"), "one", 3, NULL), FERRY_OK);
+    assert_int_equal(symlink("nowhere", path_of("link")), 0);
+    assert_int_equal(mkdir(path_of("here"), 0700), 0);
+    size_t before = n_entries();
+    static const char *const THERE[] = {"first", "link", "here"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(whole_file_create(path_of(THERE[i]), "two", 3, &err), FERRY_ERR_ARG);
+        assert_non_null(strstr(err.msg, "is not replaced"));
+    }
+    assert_int_equal(n_entries(), before); /* and no unfinished part */
+    assert_int_equal(whole_file_read(&data, &n, path_of("first"), 10, NULL), FERRY_OK);
+    assert_string_equal(data, "one");
+    mem_free(data);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -131,6 +153,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(odd_files_are_refused),
         cmocka_unit_test(a_failed_write_leaves_the_old_file),
+        cmocka_unit_test(what_is_there_is_not_created),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

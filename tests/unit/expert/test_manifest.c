@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +33,9 @@ static void what_is_written_is_read(void **state)
     char hex[65];
 
     (void)state;
+    (void)unlink(path);
     assert_int_equal(expert_manifest_write(m, path, &err), FERRY_OK);
+    assert_int_equal(expert_manifest_write(m, path, &err), FERRY_ERR_ARG);
     if (expert_manifest_read(&n, path, &shape, &err) != FERRY_OK)
         fail_msg("%s", err.msg);
     for (size_t l = 0; l < LAYERS; l += 2) {
@@ -155,6 +158,26 @@ static void hostile_files_are_refused(void **state)
            "unknown key 'x'");
 }
 
+/* What a manifest of this model can never have is not kept in memory. */
+static void a_long_one_is_refused(void **state)
+{
+    enum { N = 20000, EACH = 3 };
+    static const char HEAD_TEXT[] = HEAD;
+    char *text = malloc(sizeof HEAD_TEXT + N * EACH);
+    struct expert_manifest *m = NULL;
+    struct ferry_error err = {0};
+    size_t n = sizeof HEAD_TEXT - 1;
+
+    (void)state;
+    memcpy(text, HEAD_TEXT, n);
+    for (size_t i = 0; i < N; i++, n += EACH)
+        memcpy(text + n, "[],", EACH);
+    text[n - 1] = ']';
+    assert_int_equal(read_text(&m, text, n, &err), FERRY_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, path));
+    free(text);
+}
+
 /* Nothing of a damaged manifest is believed that was not there, and nothing crashes. */
 static void damaged_manifests_never_crash(void **state)
 {
@@ -166,6 +189,7 @@ static void damaged_manifests_never_crash(void **state)
     size_t n = 0;
 
     (void)state;
+    (void)unlink(path);
     assert_int_equal(expert_manifest_write(m, path, &err), FERRY_OK);
     assert_int_equal(whole_file_read(&text, &n, path, 1 << 20, &err), FERRY_OK);
     for (size_t i = 0; i < n; i++) {
@@ -191,6 +215,7 @@ static void write_good(void)
     struct expert_store *store = make_store(false);
     struct expert_manifest *m = make_manifest(store);
 
+    (void)unlink(path);
     assert_int_equal(expert_manifest_write(m, path, NULL), FERRY_OK);
     expert_manifest_destroy(m);
     expert_store_destroy(store);
@@ -259,6 +284,7 @@ int main(void)
         cmocka_unit_test(no_file_is_no_manifest),
         cmocka_unit_test(places_follow_the_checkpoint),
         cmocka_unit_test(hostile_files_are_refused),
+        cmocka_unit_test(a_long_one_is_refused),
         cmocka_unit_test(damaged_manifests_never_crash),
         cmocka_unit_test(failures_leave_nothing_behind),
     };

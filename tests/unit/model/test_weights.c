@@ -346,10 +346,12 @@ static void manifests_are_obeyed(void **state)
     (void)state;
     open_good(&o, &tiny, &options);
     assert_null(model_manifest_root(o.model)); /* none yet */
-    assert_int_equal(model_write_manifest(o.model, NULL, &err), FERRY_OK);
     (void)snprintf(path, sizeof path, "%s/ferry-manifest.json", o.folder);
+    assert_int_equal(model_write_manifest(o.model, path, again, &err), FERRY_OK);
     assert_int_equal(load_folder(o.folder, &options, root, &err), FERRY_OK);
     assert_int_equal(strlen(root), 64);
+    assert_string_equal(root, again);
+    assert_int_equal(model_write_manifest(o.model, path, again, &err), FERRY_ERR_ARG);
     const struct checkpoint_tensor *t =
         checkpoint_find(o.checkpoint, "model.layers.1.mlp.experts.6.up_proj.weight");
     assert_non_null(t);
@@ -374,7 +376,8 @@ static void manifests_are_obeyed(void **state)
     flip_byte(path, 40); /* of the model's hash */
     assert_int_equal(load_folder(o.folder, &options, again, &err), FERRY_ERR_FORMAT);
     assert_non_null(strstr(err.msg, "ferry-manifest.json"));
-    assert_int_equal(model_write_manifest(o.model, "/nonexistent/manifest", &err), FERRY_ERR_IO);
+    assert_int_equal(model_write_manifest(o.model, "/nonexistent/manifest", again, &err),
+                     FERRY_ERR_IO);
     assert_int_equal(unlink(path), 0);
     placement_destroy(p);
     close_tiny(&o);
