@@ -82,11 +82,16 @@ static void small_ones_come_back(void **state)
     n = away_wire_write(&m, bytes, &none);
     assert_int_equal(away_wire_read(&back, bytes, n, &err), FERRY_OK);
     assert_int_equal(back.hello.max_ids, 2048);
-    for (int type = AWAY_FAILED; type <= AWAY_CANCEL; type++) {
-        m = (struct away_message){.type = (enum away_type)type, .id = 8};
+    m = (struct away_message){.type = AWAY_HOLD, .id = 6, .hold = false};
+    n = away_wire_write(&m, bytes, &none);
+    assert_int_equal(away_wire_read(&back, bytes, n, &err), FERRY_OK);
+    assert_false(back.hold);
+    static const enum away_type BARE[] = {AWAY_FAILED, AWAY_CANCEL, AWAY_CHECK};
+    for (size_t i = 0; i < 3; i++) {
+        m = (struct away_message){.type = BARE[i], .id = 8};
         n = away_wire_write(&m, bytes, &none);
         assert_int_equal(away_wire_read(&back, bytes, n, &err), FERRY_OK);
-        assert_int_equal(back.id, 8);
+        assert_true(back.id == 8 && back.type == BARE[i]);
         assert_int_equal(away_wire_read(&back, bytes, n - 1, &err), FERRY_ERR_FORMAT);
     }
 }
