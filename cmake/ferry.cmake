@@ -40,7 +40,8 @@ function(ferry_room name)
 endfunction()
 
 # ferry_test(name SOURCES a.c ... ROOMS room ... LABELS label ... [TIMEOUT s] [ARGS ...]): the test itself, then
-# what it shares with others, which is compiled once, as the first of them asks for.
+# what it shares with others. That is compiled once, with the rooms and libraries of the first test that names
+# it and nothing that is set on a test afterwards.
 function(ferry_test name)
     cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;ROOMS;LABELS;ARGS;LIBS" ${ARGN})
     if(ARG_UNPARSED_ARGUMENTS)

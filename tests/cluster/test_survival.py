@@ -209,7 +209,8 @@ class Chaos:
     host two (who is killed is proven gone), on two hosts one."""
 
     def __init__(self, group, seed, seconds):
-        self.group, self.seed, self.until = group, seed, time.monotonic() + seconds
+        self.group, self.seed, self.seconds = group, seed, seconds
+        self.until = time.monotonic() + seconds
         self.n_at_once = 2 if len(group.net.names) == 1 else 1
         self.budget = threading.Semaphore(self.n_at_once)
         self.faults, self.troubles, self.lock = [], [], threading.Lock()
@@ -294,7 +295,7 @@ class Chaos:
     def _actor(self, name, hurt, n_takes, lowest, highest):
         rng = random.Random(f"{self.seed}:{name}")
         while time.monotonic() < self.until and not self.troubles:
-            time.sleep(rng.uniform(lowest, highest))
+            time.sleep(min(rng.uniform(lowest, highest), self.seconds * rng.uniform(0.1, 0.3)))
             with self.front_lock:  # or two that want both would wait for each other
                 for _ in range(n_takes):
                     self.budget.acquire()
@@ -445,6 +446,8 @@ class Run:
         wrong += bad[:20]
         if n_good == 0:
             wrong.append("no request was answered: nothing was tested")
+        if not wrong and (len(faults) < 3 + seconds / 6 or all(f.kind != "front" for f in faults)):
+            wrong.append(f"only {len(faults)} faults in {seconds:.0f} s, or no loss of the front door")
         by_kind = {k: sum(f.kind == k for f in faults) for k in sorted({f.kind for f in faults})}
         longest = max((end - begin for r in results for begin, end in r["pauses"]), default=0)
         self.rows.append({"kind": "chaos", "replicas": self.replicas, "hosts": len(self.net.names),

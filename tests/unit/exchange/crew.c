@@ -130,13 +130,20 @@ static enum ferry_status run_round(struct member *m, size_t i, struct ferry_erro
     return second == FERRY_OK ? (st == FERRY_OK ? exchange_end(m->x, 1, err) : st) : second;
 }
 
-/* Who gives a member up and takes it back may be held up in between. */
+/* Who gives a member up and takes it back may be held up in between. After 20 s the next round says
+ * that it is not live. */
 static void wait_until_live(const struct member *m)
 {
-    const struct fabric *end = fake_end(m->crew->group, m->seat);
+    struct fabric *end = fake_end(m->crew->group, m->seat);
+    uint64_t until = fabric_now_ns(end) + UINT64_C(20000000000);
 
-    while ((fabric_live(end) >> m->seat & 1) == 0 && atomic_load(&m->crew->dead) != m->seat)
-        (void)usleep(500);
+    for (;;) {
+        uint32_t seen = fabric_rings(end);
+        if ((fabric_live(end) >> m->seat & 1) != 0 || atomic_load(&m->crew->dead) == m->seat ||
+            fabric_now_ns(end) > until)
+            return;
+        fabric_sleep(end, seen, 100000000);
+    }
 }
 
 static void *member_main(void *arg)
