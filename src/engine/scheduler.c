@@ -831,6 +831,10 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
         sched_send_away(s);
     admit(s);
     show_state(s);
+    if (sched_must_rest(s)) {
+        *ret_idle = true;
+        return FERRY_OK;
+    }
     n_decode = plan_decode(s);
     n_feeds = plan_prefill(s, n_decode, &n_prompt_tokens);
     if (n_feeds > 0) {

@@ -8,6 +8,13 @@
 
 #include <string.h>
 
+static const uint64_t PEER_REST_MAX_NS = UINT64_C(50000000);
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 enum ferry_status sched_meet_peers(struct scheduler *s, struct ferry_error *err)
 {
     struct away_hello hello = {
@@ -39,7 +46,11 @@ bool sched_is_of_peers(enum ferry_status st)
 void sched_bear_with_peers(struct scheduler *s, const struct ferry_error *error)
 {
     uint64_t now = clock_now_ns();
+    uint64_t since = s->peer_since_ns == 0 ? now : s->peer_since_ns;
 
+    /* At once at first, then ever more seldom: what is missing may not come back for long. */
+    s->peer_again_ns = now + min_u64((now - since) / 8, PEER_REST_MAX_NS);
+    s->peer_epoch = fabric_epoch(s->fabric);
     if (s->peer_since_ns == 0) {
         s->peer_since_ns = now;
         LOG_WARNING("answers wait for the group: %s", error->msg);
@@ -48,6 +59,12 @@ void sched_bear_with_peers(struct scheduler *s, const struct ferry_error *error)
         while (s->n_running > 0)
             sched_finish(s, sched_stop_running(s, s->n_running - 1), REQUEST_FINISH_ERROR, error);
     }
+}
+
+bool sched_must_rest(const struct scheduler *s)
+{
+    return s->peer_since_ns != 0 && clock_now_ns() < s->peer_again_ns &&
+           fabric_epoch(s->fabric) == s->peer_epoch;
 }
 
 static void take_token(struct scheduler *s, size_t i, const struct away_token *token)

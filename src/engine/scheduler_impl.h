@@ -33,6 +33,8 @@ struct scheduler {
     struct choice **away;  /* [away_max] computed by other ranks */
     size_t n_away, away_max;
     uint64_t peer_since_ns; /* since when no step is possible for want of peers; 0: one is */
+    uint64_t peer_again_ns; /* when the next one is tried, or with another epoch */
+    uint32_t peer_epoch;    /* of the last one that was tried */
 
     /* Guards inbox and inbox_last; the condition tells `woken`. Taken with nothing else. */
     pthread_mutex_t mutex;
@@ -76,6 +78,8 @@ struct choice *sched_call_back(struct scheduler *s, size_t i);
 /* Tokens that came; and choices whose host is lost, or would not have them. Returns whether
  * anything happened. */
 bool sched_hear_peers(struct scheduler *s);
+/* Whether a step that has just failed for want of peers should not be tried again yet. */
+bool sched_must_rest(const struct scheduler *s);
 /* Sends waiting choices to ranks that compute fewer than this one would. */
 void sched_send_away(struct scheduler *s);
 /* Whether a step's error is for want of other ranks. */

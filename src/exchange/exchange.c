@@ -88,7 +88,8 @@ static bool make_rest(struct exchange *x)
     if (!mul_size(o->n_layers, o->max_experts, &n_counts))
         return false;
     x->counts = arena_array(&x->arena, n_counts, sizeof *x->counts);
-    if (x->counts == NULL ||
+    x->told = arena_zero(&x->arena, n_counts * sizeof *x->told);
+    if (x->counts == NULL || x->told == NULL ||
         !job_create(&x->job, &x->arena, x->device, o, exchange_job_slots(o), o->fabric != NULL))
         return false;
     for (size_t i = 0; i < n_counts; i++)

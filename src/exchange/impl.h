@@ -100,6 +100,7 @@ struct exchange {
     /* [n_layers, max_experts]. Written by the engine thread only, so that adding needs no locked
      * instruction; read by exchange_counts from any thread. Relaxed: they order nothing. */
     atomic_uint_fast64_t *counts;
+    bool *told; /* [n_layers, max_experts] that it cannot be had here: once, until it can */
 };
 
 /* Takes what has come: replies go to their rounds, requests wait. Returns whether anything came. */

@@ -59,8 +59,11 @@ static enum ferry_status find_holders(struct exchange *x, const struct round *ro
     look_at_roads(x, live);
     if ((round->refused & live) != 0) {
         if ((live & ~round->refused) == 0)
-            return FERRY_FAIL(err, FERRY_ERR_NO_HOLDER,
-                              "exchange: layer %zu: every live seat refused an expert", layer);
+            return FERRY_FAIL(
+                err, FERRY_ERR_NO_HOLDER,
+                "exchange: layer %zu: no rank has one of its experts; the ranks' own messages "
+                "say why",
+                layer);
         placement_layer_holders(x->options.placement, layer, live & ~round->refused, x->others);
         holders = x->others;
     }

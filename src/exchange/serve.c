@@ -330,12 +330,26 @@ static size_t waiting_layer(const struct exchange *x)
     return SIZE_MAX;
 }
 
+static bool make_resident(struct exchange *x, size_t layer, size_t expert)
+{
+    bool *told = &x->told[layer * x->options.max_experts + expert];
+    struct ferry_error err = {0};
+
+    if (x->options.make_resident(x->options.arg, layer, expert, &err) == FERRY_OK) {
+        *told = false;
+        return true;
+    }
+    if (!*told) /* it is asked for again and again */
+        LOG_WARNING("exchange: rows for an expert are refused: %s", err.msg);
+    *told = true;
+    return false;
+}
+
 /* Law 3: experts run with resident, verified weights. Who needs one that cannot be had is
  * refused. */
 static void refuse_missing(struct exchange *x, struct batch *b)
 {
     uint64_t seen[LIMIT_EXPERTS / 64] = {0}, missing[LIMIT_EXPERTS / 64] = {0};
-    struct ferry_error err;
 
     if (x->options.make_resident == NULL)
         return;
@@ -343,11 +357,8 @@ static void refuse_missing(struct exchange *x, struct batch *b)
         for (size_t i = 0; i < b->sources[s].n_pairs; i++) {
             size_t e = b->sources[s].pairs[i].expert;
             uint64_t bit = UINT64_C(1) << (e & 63);
-            if ((seen[e / 64] & bit) == 0 &&
-                x->options.make_resident(x->options.arg, b->layer, e, &err) != FERRY_OK) {
-                LOG_WARNING("exchange: layer %zu, expert %zu: %s", b->layer, e, err.msg);
+            if ((seen[e / 64] & bit) == 0 && !make_resident(x, b->layer, e))
                 missing[e / 64] |= bit;
-            }
             seen[e / 64] |= bit;
             b->askers[s].refuse |= (missing[e / 64] & bit) != 0;
         }

@@ -1,8 +1,33 @@
 /* A holder's side: experts that cannot be had, messages that no rank may send, wrong answers. */
 #include "tests/unit/exchange/crew.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* Runs the round again and again, as an engine does that waits for better times. Returns the lines
+ * that it logs. */
+static size_t lines_of_runs(struct exchange *x, const struct exchange_round_input *round,
+                            enum ferry_status want)
+{
+    FILE *log = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    size_t n_lines = 0, n_wrong = 0;
+    int c;
+
+    assert_true(log != NULL && kept >= 0 && dup2(fileno(log), STDERR_FILENO) >= 0);
+    for (int i = 0; i < 50; i++)
+        n_wrong += exchange_run(x, round, NULL) != want;
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    (void)close(kept);
+    rewind(log);
+    while ((c = fgetc(log)) != EOF)
+        n_lines += c == '\n';
+    (void)fclose(log);
+    assert_int_equal(n_wrong, 0);
+    return n_lines;
+}
 
 static void who_cannot_load_is_passed_over(void **state)
 {
@@ -34,7 +59,13 @@ static void nobody_left_is_an_error(void **state)
     make_input(c.members[0].in, 1);
     struct exchange_round_input round = round_of(c.members[0].in, 0, 0, 4);
     assert_int_equal(exchange_run(c.members[0].x, &round, &err), FERRY_ERR_NO_HOLDER);
-    assert_non_null(strstr(err.msg, "refused"));
+    assert_non_null(strstr(err.msg, "no rank has one of its experts"));
+    assert_int_equal(lines_of_runs(c.members[0].x, &round, FERRY_ERR_NO_HOLDER), 0); /* said */
+    c.members[0].broken = false;
+    assert_int_equal(lines_of_runs(c.members[0].x, &round, FERRY_OK), 0);
+    c.members[0].broken = true; /* again: a line for each of its experts */
+    size_t n_lines = lines_of_runs(c.members[0].x, &round, FERRY_ERR_NO_HOLDER);
+    assert_true(n_lines > 0 && n_lines <= EXPERTS);
     fake_kill(c.group, 0);
     assert_int_equal(exchange_run(c.members[0].x, &round, &err), FERRY_ERR_PEER);
     assert_non_null(strstr(err.msg, "seat 0"));
