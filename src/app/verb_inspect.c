@@ -29,7 +29,10 @@ enum { KEY_TENSORS = 0x200, KEY_KEYS, KEY_HASHES, KEY_WRITE_MANIFEST };
 static const struct argp_option OPTIONS[] = {
     {"tensors", KEY_TENSORS, NULL, 0, "List every tensor", 1},
     {"keys", KEY_KEYS, NULL, 0, "List the metadata keys (GGUF)", 1},
-    {"hashes", KEY_HASHES, NULL, 0, "SHA-256 of every expert's bytes (reads the whole file)", 1},
+    {"hashes", KEY_HASHES, NULL, 0,
+     "SHA-256 of every expert's bytes (reads the whole file); an error when one is not what the "
+     "manifest says",
+     1},
     {"write-manifest", KEY_WRITE_MANIFEST, "FILE", OPTION_ARG_OPTIONAL,
      "Write the SHA-256 of every expert to FILE (a new one), or to where loading looks for it and "
      "compares: ferry-manifest.json in the folder, or MODEL.ferry.json",
@@ -304,7 +307,17 @@ static json_t *keys_json(const struct checkpoint *checkpoint)
     return keys;
 }
 
-static json_t *hashes_json(const struct loaded *l)
+/* Fills ret_hex; whether there is no manifest, or it says the same. */
+static bool hash_is_good(const struct loaded *l, size_t layer, size_t expert, char ret_hex[65])
+{
+    const char *wanted = model_manifest_hash(l->model, layer, expert);
+
+    model_expert_hash(l->model, layer, expert, ret_hex);
+    return wanted == NULL || strcmp(wanted, ret_hex) == 0;
+}
+
+/* *ret_n_bad: that differ from the manifest. */
+static json_t *hashes_json(const struct loaded *l, size_t *ret_n_bad)
 {
     const struct model_config *c = model_config(l->model);
     json_t *layers = json_array();
@@ -313,7 +326,7 @@ static json_t *hashes_json(const struct loaded *l)
     for (size_t layer = 0; layer < c->n_layers; layer++) {
         json_t *experts = json_array();
         for (size_t e = 0; e < c->router.n_experts && c->layer_has_experts[layer]; e++) {
-            model_expert_hash(l->model, layer, e, hex);
+            *ret_n_bad += !hash_is_good(l, layer, e, hex);
             (void)json_array_append_new(experts, json_string(hex));
         }
         (void)json_array_append_new(layers, experts);
@@ -322,7 +335,7 @@ static json_t *hashes_json(const struct loaded *l)
 }
 
 static int print_machine(const struct inspect_options *o, const struct loaded *l, const char *root,
-                         const struct group_table *group)
+                         const struct group_table *group, size_t *ret_n_bad)
 {
     const struct model_config *c = model_config(l->model);
     const struct model_plan *plan = model_plan(l->model);
@@ -362,14 +375,16 @@ static int print_machine(const struct inspect_options *o, const struct loaded *l
     if (o->tensors)
         (void)json_object_set_new(json, "tensors", tensors_json(l->checkpoint));
     if (o->hashes)
-        (void)json_object_set_new(json, "expert_sha256", hashes_json(l));
+        (void)json_object_set_new(json, "expert_sha256", hashes_json(l, ret_n_bad));
     if (o->keys)
         (void)json_object_set_new(json, "keys", keys_json(l->checkpoint));
     return print_json(json);
 }
 
-static void print_lists(const struct inspect_options *o, const struct loaded *l)
+/* Returns how many experts differ from the manifest. */
+static size_t print_lists(const struct inspect_options *o, const struct loaded *l)
 {
+    size_t n_bad = 0;
     const struct checkpoint *checkpoint = l->checkpoint;
     char text[160], hex[65];
 
@@ -389,10 +404,13 @@ static void print_lists(const struct inspect_options *o, const struct loaded *l)
     const struct model_config *c = model_config(l->model);
     for (size_t layer = 0; o->hashes && layer < c->n_layers; layer++) {
         for (size_t e = 0; e < c->router.n_experts && c->layer_has_experts[layer]; e++) {
-            model_expert_hash(l->model, layer, e, hex);
-            (void)printf("expert %zu.%zu %s\n", layer, e, hex);
+            bool good = hash_is_good(l, layer, e, hex);
+            (void)printf("expert %zu.%zu %s%s\n", layer, e, hex,
+                         good ? "" : " is not what the manifest says");
+            n_bad += !good;
         }
     }
+    return n_bad;
 }
 
 /* Not over one that is there: it may be what the weights were published with. *ret_root: of what
@@ -435,6 +453,7 @@ int verb_inspect(int argc, char **argv)
     struct load_request request = {.any_tokenizer = true};
     struct ferry_error err = {0};
     char written[65];
+    size_t n_bad = 0;
     int code = EXIT_GOOD;
 
     if (!parse_flags(&ARGP, argc, argv, &o.shared, &o))
@@ -446,12 +465,17 @@ int verb_inspect(int argc, char **argv)
     if (st == FERRY_OK && o.write_manifest)
         st = write_manifest(&o, &loaded, written, &root, &err);
     if (st == FERRY_OK && o.shared.json)
-        code = print_machine(&o, &loaded, root, &group);
+        code = print_machine(&o, &loaded, root, &group, &n_bad);
     else if (st == FERRY_OK) {
         print_people(&o, &loaded, root);
         print_group(&group);
-        print_lists(&o, &loaded);
+        n_bad = print_lists(&o, &loaded);
     }
+    if (st == FERRY_OK && n_bad > 0)
+        st = FERRY_FAIL(&err, FERRY_ERR_FORMAT,
+                        "%s: %zu experts are not what the manifest says; the files are damaged or "
+                        "other ones: fetch them again",
+                        o.shared.model, n_bad);
     loaded_close(&loaded);
     return st == FERRY_OK ? code : fail(st, &err);
 }

@@ -54,6 +54,9 @@ enum ferry_status whole_file_read(char **ret_data, size_t *ret_n, const char *pa
 
     /* O_NONBLOCK: a FIFO must fail below, not hang here. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT && lstat(path, &info) == 0)
+        return FERRY_FAIL(err, FERRY_ERR_IO, "%s: is a link to nothing; mend it or remove it",
+                          path);
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
         return FERRY_FAIL(err, FERRY_ERR_NOT_FOUND, "%s: no such file; check the path", path);
     if (fd < 0)

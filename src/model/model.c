@@ -485,6 +485,11 @@ void model_expert_hash(const struct model *model, size_t layer, size_t expert, c
 
 /* ---- experts that come, go, or are described ---- */
 
+const char *model_manifest_hash(const struct model *model, size_t layer, size_t expert)
+{
+    return model->manifest != NULL ? expert_manifest_hash(model->manifest, layer, expert) : NULL;
+}
+
 const char *model_manifest_root(const struct model *model)
 {
     return model->manifest != NULL ? expert_manifest_root(model->manifest) : NULL;

@@ -94,6 +94,9 @@ const char *model_numerics(const struct model *model);
 /* SHA-256 of one expert's file bytes; layers without experts give an empty string. */
 void model_expert_hash(const struct model *model, size_t layer, size_t expert, char ret_hex[65]);
 
+/* What the manifest says that this would be; NULL: there is none. Borrowed. */
+const char *model_manifest_hash(const struct model *model, size_t layer, size_t expert);
+
 /* The hash over the checkpoint's manifest, which every loaded expert was compared with; NULL: it
  * has none, and nothing was compared. Borrowed. */
 const char *model_manifest_root(const struct model *model);

@@ -110,9 +110,15 @@ class Inspect(cli.Case):
                 byte = f.read(1)[0]
                 f.seek(at)
                 f.write(bytes([byte ^ 1]))
+        self.good("inspect", model, "--hashes")
         flip()
         try:
             self.refused(1, "layer 1 expert 5", *logits)
+            for more in ((), ("--json",)):
+                done = cli.ferry("inspect", model, "--hashes", *more)
+                self.assertEqual(done.code, 1)
+                self.assertIn("1 experts are not what the manifest says", done.err)
+            self.good("inspect", model)
         finally:
             flip()
         self.good(*logits)

@@ -125,6 +125,8 @@ static void what_is_there_is_not_created(void **state)
         assert_non_null(strstr(err.msg, "is not replaced"));
     }
     assert_int_equal(n_entries(), before); /* and no unfinished part */
+    /* A link to nothing is not the same as nothing. */
+    assert_int_equal(whole_file_read(&data, &n, path_of("link"), 10, &err), FERRY_ERR_IO);
     assert_int_equal(whole_file_read(&data, &n, path_of("first"), 10, NULL), FERRY_OK);
     assert_string_equal(data, "one");
     mem_free(data);
