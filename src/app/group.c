@@ -420,6 +420,15 @@ void group_set_scheduler(struct group *group, struct scheduler *scheduler)
     group->hears = true;
 }
 
+static void tell_dead(struct group *group, int seat, enum seat_state from)
+{
+    char address[TRANSPORT_ADDRESS_MAX];
+
+    fabric_address(group->fabric, address);
+    LOG_WARNING("group: seat %d is dead, was %s; 'ferry rank MODEL --join %s' takes its place",
+                seat, seat_state_name(from), address);
+}
+
 static void on_change(void *arg, int seat, enum seat_state from, enum seat_state to)
 {
     struct group *group = arg;
@@ -431,8 +440,10 @@ static void on_change(void *arg, int seat, enum seat_state from, enum seat_state
     if (atomic_load(&group->ending))
         return;
     if (seat != fabric_seat(group->fabric)) {
-        if (again || to == SEAT_DEAD || from == SEAT_SUSPECT || to == SEAT_SUSPECT ||
-            to == SEAT_DRAINING || from == SEAT_DRAINING)
+        if (to == SEAT_DEAD)
+            tell_dead(group, seat, from);
+        else if (again || from == SEAT_SUSPECT || to == SEAT_SUSPECT || to == SEAT_DRAINING ||
+                 from == SEAT_DRAINING)
             LOG_WARNING("group: seat %d is %s, was %s", seat, seat_state_name(to),
                         seat_state_name(from));
         return;

@@ -1,5 +1,5 @@
-/* The manifest of a checkpoint: the SHA-256 of every expert, as whoever published the weights knows
- * them.
+/* The manifest of a checkpoint: the SHA-256 of every expert, as somebody knows them to be right:
+ * whoever published the weights, or an operator who has checked them.
  *
  * Why here: a load can then tell a damaged or exchanged expert from the right one (law 3), and
  * ranks that agree on one hash over all of it agree on every expert. Without one, nothing is

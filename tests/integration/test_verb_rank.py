@@ -142,7 +142,7 @@ class Rank(cli.Case):
             return rank
         one, two = join(1), join(2)
         one.send_signal(signal.SIGSTOP)
-        self.said(two, ["seat 1 is dead"])
+        self.said(two, ["seat 1 is dead", "takes its place"])
         one.send_signal(signal.SIGCONT)
         self.said(one, ["given up and joins again"])
         self.said(one, ["is live again"])
