@@ -23,6 +23,7 @@ static struct ranks group;
 static struct placement *placement;
 static struct rank crew[N_RANKS];
 static struct asked *asked[N_ASKED];
+static atomic_uint heard;    /* seats that have told the front door about themselves */
 static size_t small_context; /* of all ranks but the front door; 0: as usual */
 
 static void on_message(void *arg, int seat, uint32_t incarnation, const void *data, size_t n_bytes)
@@ -30,6 +31,8 @@ static void on_message(void *arg, int seat, uint32_t incarnation, const void *da
     struct rank *rank = arg;
 
     scheduler_peer_message(rank->served.scheduler, seat, incarnation, data, n_bytes);
+    if (rank == &crew[0])
+        (void)atomic_fetch_or(&heard, 1u << seat);
 }
 
 /* The other ranks' owners. A rank that is lost gets errors, and waits for better times. */
@@ -50,6 +53,7 @@ static void start(void)
     struct ferry_error err = {0};
 
     ranks_open(&group, N_RANKS);
+    atomic_store(&heard, 0);
     assert_int_equal(placement_contiguous(&placement, LAYERS, EXPERTS, N_RANKS, 1, &err), FERRY_OK);
     for (int i = 0; i < N_RANKS; i++) {
         struct served_options options = {.n_sequences = 4, .placement = placement};
@@ -64,6 +68,14 @@ static void start(void)
     for (int i = 1; i < N_RANKS; i++) {
         atomic_store(&crew[i].stop, false);
         assert_int_equal(pthread_create(&crew[i].thread, NULL, rank_main, &crew[i]), 0);
+    }
+    /* Or a front door that is faster than their first steps would keep all answers. */
+    uint64_t until = fabric_now_ns(group.fabrics[0]) + UINT64_C(20000000000);
+    while (atomic_load(&heard) != (1u << N_RANKS) - 2) {
+        uint32_t seen = fabric_rings(group.fabrics[0]);
+        assert_true(fabric_now_ns(group.fabrics[0]) < until);
+        if (atomic_load(&heard) != (1u << N_RANKS) - 2)
+            fabric_sleep(group.fabrics[0], seen, 1000000);
     }
 }
 
