@@ -10,11 +10,6 @@
 
 static const uint64_t PEER_REST_MAX_NS = UINT64_C(50000000);
 
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 enum ferry_status sched_meet_peers(struct scheduler *s, struct ferry_error *err)
 {
     struct away_hello hello = {
@@ -49,7 +44,8 @@ void sched_bear_with_peers(struct scheduler *s, const struct ferry_error *error)
     uint64_t since = s->peer_since_ns == 0 ? now : s->peer_since_ns;
 
     /* At once at first, then ever more seldom: what is missing may not come back for long. */
-    s->peer_again_ns = now + min_u64((now - since) / 8, PEER_REST_MAX_NS);
+    uint64_t rest = (now - since) / 8;
+    s->peer_again_ns = now + (rest < PEER_REST_MAX_NS ? rest : PEER_REST_MAX_NS);
     s->peer_epoch = fabric_epoch(s->fabric);
     if (s->peer_since_ns == 0) {
         s->peer_since_ns = now;
