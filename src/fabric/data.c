@@ -145,7 +145,7 @@ void fabric_sleep(struct fabric *fabric, uint32_t seen, uint64_t timeout_ns)
 
 void fabric_wake(struct fabric *fabric)
 {
-    lane_bell_ring(fabric->bell);
+    fabric->ops->ring(fabric->transport);
 }
 
 void fabric_count_wait(struct fabric *fabric, int seat, uint64_t ns)

@@ -51,7 +51,7 @@ void fabric_set_entered(struct fabric *f, enum ferry_status status, const struct
             f->error = *err;
     }
     (void)pthread_mutex_unlock(&f->lock);
-    lane_bell_ring(f->bell);
+    f->ops->ring(f->transport);
 }
 
 static void view_seat(struct fabric *f, int s, uint64_t now_ns)
@@ -90,7 +90,7 @@ static void publish(struct fabric *f, uint64_t now_ns)
     atomic_store_explicit(&f->live, live, memory_order_release);
     atomic_store_explicit(&f->epoch, epoch, memory_order_release);
     if (changed)
-        lane_bell_ring(f->bell);
+        f->ops->ring(f->transport);
 }
 
 /* Tells of states that differ from what was told last. The view has them already. */
@@ -314,6 +314,7 @@ static enum ferry_status open_transport(struct fabric *f)
                                                    .lost = on_lost,
                                                    .arg = f},
                                         .listen = f->options.listen,
+                                        .spin_ns = f->options.spin_ns,
                                         .hub = f->hub,
                                         .ret_bell = &f->bell};
     enum ferry_status st = f->ops->create(&f->transport, &options, &f->error);

@@ -206,7 +206,8 @@ size_t fabric_max_payload(const struct fabric *fabric, enum lane_channel channel
 
 /* Waiting: seen = fabric_rings(); look for work; fabric_sleep(seen, ...) returns when anything came
  * in since (a message, freed space, a change of membership, fabric_wake), or after timeout_ns.
- * Spins for spin_ns before it blocks, if fabric_is_near. Any thread may wake. */
+ * Looks for spin_ns before it blocks, where a rank is near or this
+ * thread moves data itself. Any thread may wake. */
 uint32_t fabric_rings(const struct fabric *fabric);
 void fabric_sleep(struct fabric *fabric, uint32_t seen, uint64_t timeout_ns);
 void fabric_wake(struct fabric *fabric);

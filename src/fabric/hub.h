@@ -166,5 +166,6 @@ enum ferry_status loop_send(struct transport_conn *conn, const void *data, size_
 void loop_close(struct transport_conn *conn, bool keep_lanes);
 void loop_poll(struct transport *transport, uint64_t timeout_ns);
 void loop_wake(struct transport *transport);
+void loop_ring(struct transport *transport);
 
 #endif

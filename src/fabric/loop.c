@@ -323,6 +323,11 @@ void loop_wake(struct transport *transport)
     lane_bell_ring(&transport->poll_bell);
 }
 
+void loop_ring(struct transport *transport)
+{
+    lane_bell_ring(&transport->bell);
+}
+
 static uint64_t loop_now_ns(const struct transport *transport)
 {
     (void)transport;
@@ -359,6 +364,7 @@ const struct transport_ops transport_loop = {
     .wake = loop_wake,
     .now_ns = loop_now_ns,
     .sleep = loop_sleep,
+    .ring = loop_ring,
     .quarantined = hub_quarantined,
     .gone = hub_gone,
 };

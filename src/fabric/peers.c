@@ -121,7 +121,7 @@ static void offer_road(struct fabric *f, int seat, struct road *road)
     (void)pthread_mutex_unlock(&f->lock);
     atomic_store_explicit(&f->links[seat], road != NULL ? road->link : LINK_UNKNOWN,
                           memory_order_relaxed);
-    lane_bell_ring(f->bell);
+    f->ops->ring(f->transport);
 }
 
 static bool road_is_free(struct fabric *f, struct road *road)

@@ -349,6 +349,7 @@ const struct transport_ops transport_sim = {
     .wake = loop_wake,
     .now_ns = now_ns,
     .sleep = sleep_on_bell,
+    .ring = loop_ring,
     .quarantined = hub_quarantined,
     .gone = hub_gone,
 };

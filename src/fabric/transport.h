@@ -43,8 +43,9 @@ struct transport_events {
 
 struct transport_options {
     struct transport_events events;
-    const char *listen;     /* "host:port"; port 0: any. Loop and sim: a name, unique in the hub */
-    struct fabric_hub *hub; /* loop and sim: what joins the ranks */
+    const char *listen; /* "host:port"; port 0: any. Loop and sim: a name, unique in the hub */
+    uint64_t spin_ns;   /* that `sleep` may look for data before it blocks, where it moves data */
+    struct fabric_hub *hub;      /* loop and sim: what joins the ranks */
     struct lane_bell **ret_bell; /* set to this process' bell, which all lanes of this rank ring;
                                     the transport's memory */
 };
@@ -96,8 +97,12 @@ struct transport_ops {
     void (*wake)(struct transport *transport);
     /* The clock that timeouts and heartbeats go by: monotonic, or virtual. Any thread. */
     uint64_t (*now_ns)(const struct transport *transport);
-    /* Sleeps on the own bell as lane_bell_sleep does, by the transport's clock. Engine thread. */
+    /* Sleeps on the own bell as lane_bell_sleep does, by the transport's clock; meanwhile it may
+     * move data itself. Engine thread. */
     void (*sleep)(struct transport *transport, uint32_t seen, uint64_t timeout_ns);
+    /* Rings the own bell. Any thread; who has nothing but the bell wakes no `sleep` that does more.
+     */
+    void (*ring)(struct transport *transport);
     /* Bytes in quarantine. */
     size_t (*quarantined)(const struct transport *transport);
     /* True: the process at the other end is proven to have ended; silence, a reset or a closed

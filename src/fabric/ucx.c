@@ -20,6 +20,7 @@
 
 enum { EVENTS_MAX = 64 };
 static const uint64_t SWEEP_NS = 50000000;
+static const uint64_t DEAF_NS = 1000000; /* see doze */
 
 /* ---- create ---- */
 
@@ -37,7 +38,8 @@ static enum ferry_status make_descriptors(struct transport *transport, struct fe
 {
     transport->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     transport->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (transport->epoll_fd < 0 || transport->wake_fd < 0)
+    transport->ring_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (transport->epoll_fd < 0 || transport->wake_fd < 0 || transport->ring_fd < 0)
         return FERRY_FAIL(err, FERRY_ERR_IO, "ucx: no descriptors: %s", strerror(errno));
     return add_to_epoll(transport, transport->wake_fd, &transport->wake_fd, err);
 }
@@ -78,6 +80,18 @@ static enum ferry_status make_bell(struct transport *transport, struct ferry_err
                : ucx_memory_share(&transport->bell, sizeof(struct lane_bell), "the bell", err);
 }
 
+static enum ferry_status make_lock(struct transport *transport, struct ferry_error *err)
+{
+    pthread_mutexattr_t recursive; /* events, which hold it, call operations that take it */
+
+    if (pthread_mutexattr_init(&recursive) == 0) {
+        transport->has_lock = pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE) == 0 &&
+                              pthread_mutex_init(&transport->lock, &recursive) == 0;
+        (void)pthread_mutexattr_destroy(&recursive);
+    }
+    return transport->has_lock ? FERRY_OK : FERRY_FAIL(err, FERRY_ERR_NOMEM, "ucx: no lock");
+}
+
 static bool variable_is_set(const char *name)
 {
     const char *value = getenv(name);
@@ -96,9 +110,13 @@ static enum ferry_status transport_ucx_create(struct transport **ret,
     if (transport == NULL)
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "ucx: no memory for %zu bytes", sizeof *transport);
     transport->events = options->events;
+    transport->spin_ns = options->spin_ns;
     transport->no_share = variable_is_set("FERRY_FABRIC_NO_SHM");
     transport->listen_fd = transport->wake_fd = transport->epoll_fd = transport->bell.fd = -1;
-    enum ferry_status st = make_descriptors(transport, err);
+    transport->worker_fd = transport->ring_fd = -1;
+    enum ferry_status st = make_lock(transport, err);
+    if (st == FERRY_OK)
+        st = make_descriptors(transport, err);
     if (st == FERRY_OK)
         st = make_listener(transport, options->listen, err);
     if (st == FERRY_OK)
@@ -108,7 +126,7 @@ static enum ferry_status transport_ucx_create(struct transport **ret,
         return st;
     }
     if (options->ret_bell != NULL)
-        *options->ret_bell = (struct lane_bell *)(void *)transport->bell.region->data;
+        *options->ret_bell = ucx_bell(transport);
     *ret = transport;
     return FERRY_OK;
 }
@@ -134,7 +152,10 @@ static void transport_ucx_destroy(struct transport *transport)
     ucx_memory_fini(&transport->bell);
     close_if_open(transport->listen_fd);
     close_if_open(transport->wake_fd);
+    close_if_open(transport->ring_fd);
     close_if_open(transport->epoll_fd);
+    if (transport->has_lock)
+        (void)pthread_mutex_destroy(&transport->lock);
     mem_free(transport);
 }
 
@@ -166,7 +187,7 @@ static void move_all(struct transport *transport)
         } else if (what == &transport->listen_fd) {
             if (!ucx_conn_accept(transport)) /* until something was closed */
                 set_listens(transport, false);
-        } else if (what != &transport->worker) {
+        } else {
             ucx_conn_move(what, events[i].events);
         }
     }
@@ -188,16 +209,13 @@ static void sweep(struct transport *transport)
 /* One round: what has arrived, events, what is to be sent. Returns the number of events. */
 static size_t pass(struct transport *transport)
 {
+    ucx_lock(transport);
     move_all(transport);
-    ucx_worker_progress(transport);
-    if (transport->ring_bell) {
-        transport->ring_bell = false;
-        lane_bell_ring((struct lane_bell *)(void *)transport->bell.region->data);
-    }
-    ucx_ship(transport);
+    ucx_move_data(transport);
     size_t n = ucx_conn_deliver(transport);
     ucx_conn_reap(transport, false);
     sweep(transport);
+    ucx_unlock(transport);
     return n;
 }
 
@@ -207,27 +225,38 @@ static bool must_sweep(const struct transport *transport)
            ucx_conn_strangers(transport) > 0;
 }
 
-/* Sleeps until a descriptor has something, or somebody wakes, or the time is over. */
-static void doze(struct transport *transport, uint64_t timeout_ns)
+/* Sleeps until a descriptor has something, or somebody wakes, or the time is over. Data that the
+ * engine's thread moves wakes nobody here: for `deaf_ns`, since it may stop doing so at any time
+ * without a word; longer only with `deaf`, upon which it says so. */
+static void doze(struct transport *transport, uint64_t timeout_ns, uint64_t deaf_ns)
 {
-    struct pollfd fd = {.fd = transport->epoll_fd, .events = POLLIN};
+    struct pollfd fds[] = {{.fd = transport->epoll_fd, .events = POLLIN},
+                           {.fd = transport->worker_fd, .events = POLLIN}};
 
     if (timeout_ns > SWEEP_NS && must_sweep(transport))
         timeout_ns = SWEEP_NS;
     /* In one order with what the wakers do: they note the work, then look for a sleeper. */
     atomic_store(&transport->asleep, true);
-    if (!atomic_load(&transport->woken) && !ucx_ship_due(transport) &&
-        ucx_worker_may_sleep(transport)) {
+    atomic_store(&transport->deaf, deaf_ns > DEAF_NS);
+    bool driven = deaf_ns > 0 && atomic_load(&transport->driven);
+    if (driven && timeout_ns > deaf_ns)
+        timeout_ns = deaf_ns;
+    ucx_lock(transport);
+    bool may_sleep = !atomic_load(&transport->woken) && !ucx_ship_due(transport) &&
+                     (driven || ucx_worker_may_sleep(transport));
+    ucx_unlock(transport);
+    if (may_sleep) {
         const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
                                          .tv_nsec = (long)(timeout_ns % 1000000000u)};
-        (void)ppoll(&fd, 1, &timeout, NULL);
+        (void)ppoll(fds, driven || transport->worker_fd < 0 ? 1 : 2, &timeout, NULL);
     }
+    atomic_store(&transport->deaf, false);
     atomic_store(&transport->asleep, false);
 }
 
 static void transport_ucx_poll(struct transport *transport, uint64_t timeout_ns)
 {
-    uint64_t begin_ns = clock_now_ns();
+    uint64_t begin_ns = clock_now_ns(), deaf_ns = DEAF_NS;
 
     for (;;) {
         bool woken = atomic_exchange(&transport->woken, false);
@@ -236,7 +265,8 @@ static void transport_ucx_poll(struct transport *transport, uint64_t timeout_ns)
         uint64_t waited_ns = clock_now_ns() - begin_ns;
         if (waited_ns >= timeout_ns)
             return;
-        doze(transport, timeout_ns - waited_ns);
+        doze(transport, timeout_ns - waited_ns, deaf_ns);
+        deaf_ns = atomic_load(&transport->driven) ? 2 * deaf_ns : DEAF_NS;
     }
 }
 
@@ -256,6 +286,61 @@ static void transport_ucx_wake(struct transport *transport)
     ucx_nudge(transport);
 }
 
+/* ---- with the lock ---- */
+
+static enum ferry_status transport_ucx_connect(struct transport *transport, const char *address,
+                                               struct transport_conn **ret_conn,
+                                               struct ferry_error *err)
+{
+    ucx_lock(transport);
+    enum ferry_status st = ucx_connect(transport, address, ret_conn, err);
+    ucx_unlock(transport);
+    return st;
+}
+
+static enum ferry_status transport_ucx_send(struct transport_conn *conn, const void *data,
+                                            size_t n_bytes)
+{
+    struct transport *transport = conn->owner;
+
+    ucx_lock(transport);
+    enum ferry_status st = ucx_send(conn, data, n_bytes);
+    ucx_unlock(transport);
+    return st;
+}
+
+static void transport_ucx_close(struct transport_conn *conn, bool keep_lanes)
+{
+    struct transport *transport = conn->owner;
+
+    ucx_lock(transport);
+    ucx_close(conn, keep_lanes);
+    ucx_unlock(transport);
+}
+
+static enum ferry_status transport_ucx_offer(struct transport_conn *conn,
+                                             const struct transport_lanes *lanes, void *ret_offer,
+                                             size_t *ret_bytes, struct ferry_error *err)
+{
+    struct transport *transport = conn->owner;
+
+    ucx_lock(transport);
+    enum ferry_status st = ucx_offer(conn, lanes, ret_offer, ret_bytes, err);
+    ucx_unlock(transport);
+    return st;
+}
+
+static enum ferry_status transport_ucx_accept(struct transport_conn *conn, const void *offer,
+                                              size_t n_bytes, struct ferry_error *err)
+{
+    struct transport *transport = conn->owner;
+
+    ucx_lock(transport);
+    enum ferry_status st = ucx_accept(conn, offer, n_bytes, err);
+    ucx_unlock(transport);
+    return st;
+}
+
 /* ---- the rest ---- */
 
 static void transport_ucx_address(const struct transport *transport,
@@ -270,11 +355,6 @@ static uint64_t transport_ucx_now_ns(const struct transport *transport)
     return clock_now_ns();
 }
 
-static void transport_ucx_sleep(struct transport *transport, uint32_t seen, uint64_t timeout_ns)
-{
-    lane_bell_sleep((struct lane_bell *)(void *)transport->bell.region->data, seen, timeout_ns);
-}
-
 /* Only of a process of this host; another host's end cannot be told from a broken road. */
 static bool is_gone(const struct transport_conn *conn)
 {
@@ -286,17 +366,18 @@ const struct transport_ops transport_ucx = {
     .create = transport_ucx_create,
     .destroy = transport_ucx_destroy,
     .address = transport_ucx_address,
-    .connect = ucx_connect,
-    .send = ucx_send,
-    .close = ucx_close,
-    .offer = ucx_offer,
-    .accept = ucx_accept,
+    .connect = transport_ucx_connect,
+    .send = transport_ucx_send,
+    .close = transport_ucx_close,
+    .offer = transport_ucx_offer,
+    .accept = transport_ucx_accept,
     .lane = ucx_lane,
     .link = ucx_link,
     .poll = transport_ucx_poll,
     .wake = transport_ucx_wake,
     .now_ns = transport_ucx_now_ns,
-    .sleep = transport_ucx_sleep,
+    .sleep = ucx_sleep,
+    .ring = ucx_ring,
     .quarantined = ucx_quarantined,
     .gone = is_gone,
 };

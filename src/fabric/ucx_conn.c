@@ -28,7 +28,7 @@ void ucx_conn_fail(struct transport_conn *conn, const char *reason)
 {
     if (conn->failed)
         return;
-    conn->failed = true;
+    conn->failed = conn->owner->has_failed = true;
     (void)snprintf(conn->reason, sizeof conn->reason, "%s: %s", conn->name, reason);
     error_make_printable(conn->reason);
 }

@@ -4,17 +4,20 @@
  * death; lanes inside a host are memory that both map, and between hosts ranges of a ring travel as
  * UCX's active messages. ucx.c has the listener and the poll loop, ucx_conn.c connections and
  * control messages, ucx_lane.c offers and lanes, ucx_memory.c shared memory, ucx_worker.c what is
- * UCX's, ucx_ship.c the lanes that travel, ucx_process.c who a process is, ucx_address.c
- * "host:port".
+ * UCX's, ucx_ship.c the lanes that travel, ucx_drive.c the engine's thread where it moves data
+ * itself, ucx_process.c who a process is, ucx_address.c "host:port".
  *
- * Threads: everything belongs to the fabric's thread, except what says "engine". Nothing is
- * reported to the owner from inside a callback: events may close any connection. */
+ * Threads: everything belongs to the fabric's thread, except what says "engine". UCX, the list of
+ * connections, and of a connection its lanes and whether it has failed are touched with
+ * transport.lock held, which the fabric's thread has in all operations that do. Nothing is reported
+ * to the owner from inside a callback: events may close any connection. */
 #ifndef FABRIC_UCX_IMPL_H
 #define FABRIC_UCX_IMPL_H
 
 #include "base/limits.h"
 #include "fabric/transport.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -280,13 +283,24 @@ struct transport_conn {
 struct transport {
     struct transport_events events;
     int listen_fd, wake_fd, epoll_fd;
+    int worker_fd, ring_fd; /* UCX's; and what wakes the engine's thread while it polls */
     bool listens; /* the listener is watched: not for a while after it ran out of descriptors */
     sa_family_t family; /* of the listener */
     bool no_share;      /* this process maps nobody's memory and nobody maps its */
     uint64_t host;
     uint64_t swept_ns; /* when quarantine and strangers were looked through */
-    bool ring_bell;    /* something landed, the engine is told at the end of the pass */
+    uint64_t spin_ns;  /* that ucx_sleep looks before it blocks */
+    bool has_landed;   /* something has, the engine is to be told */
+    bool has_failed;   /* a connection has, since the last look of the engine's thread */
     _Atomic bool woken, asleep;
+    pthread_mutex_t lock; /* recursive; see above */
+    bool has_lock;
+    _Atomic unsigned wanted; /* threads that wait for the lock */
+    _Atomic unsigned n_near; /* connections whose lanes are mapped */
+    _Atomic bool travels;    /* there is a worker */
+    _Atomic bool driven;     /* the engine's thread moves data now */
+    _Atomic bool polls;      /* and sleeps on ring_fd */
+    _Atomic bool deaf;       /* the fabric's thread leaves it to that for long */
     struct ucx_memory bell;
     ucp_context_h context; /* NULL: no lane travels yet */
     ucp_worker_h worker;
@@ -300,6 +314,19 @@ struct transport {
 
 /* Sees to it that poll looks at the lanes again. Any thread. */
 void ucx_nudge(struct transport *transport);
+
+/* ---- ucx_drive.c ---- */
+
+void ucx_lock(struct transport *transport);
+void ucx_unlock(struct transport *transport);
+bool ucx_try_lock(struct transport *transport); /* false: another has it, or waits for it */
+struct lane_bell *ucx_bell(struct transport *transport);
+/* Rings the own bell, however the engine's thread sleeps. Any thread. */
+void ucx_ring(struct transport *transport);
+/* Lets UCX work and sends what was committed. With the lock. */
+void ucx_move_data(struct transport *transport);
+/* As lane_bell_sleep on the own bell. Any thread, but one at a time moves data. */
+void ucx_sleep(struct transport *transport, uint32_t seen, uint64_t timeout_ns);
 
 /* ---- ucx_conn.c ---- */
 

@@ -189,6 +189,8 @@ enum ferry_status ucx_accept(struct transport_conn *conn, const void *offer_byte
         return st;
     open_ends(conn);
     own->accepted = true;
+    if (own->window.region != NULL)
+        atomic_fetch_add(&conn->owner->n_near, 1);
     return FERRY_OK;
 }
 
@@ -221,6 +223,8 @@ void ucx_lanes_close(struct transport_conn *conn, bool keep)
     struct ucx_lanes *own = &conn->lanes;
     struct transport *transport = conn->owner;
 
+    if (own->window.region != NULL)
+        atomic_fetch_sub(&transport->n_near, 1);
     ucx_window_close(&own->window, true);
     ucx_window_close(&own->bell, false);
     if (!keep || !is_exposed(own) || ucx_memory_is_left(&own->rings) ||

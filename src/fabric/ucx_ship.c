@@ -1,8 +1,9 @@
 /* Lanes whose two ends have a ring each: ranges of the sender's ring travel as active messages to
  * the same place of the receiver's, and what was released travels back as credits.
  *
- * Why here: this is the road between hosts. The engine only notes how far it has written or read;
- * the fabric's thread does the rest. Whatever was committed while it was busy goes as one message.
+ * Why here: this is the road between hosts. The engine notes how far it has written or read; then
+ * it sends a small message itself if it can, and the fabric's thread does the rest. Whatever was
+ * committed while that was busy goes as one message.
  * It must not know what the bytes mean; of a ring's layout it knows that messages never wrap, so
  * that a commit across the end leaves a rest unused, which begins with a marker of LANE_ALIGN
  * bytes.
@@ -19,6 +20,8 @@
 enum { CHUNK_BYTES = 60 << 10 };
 static const uint64_t CREDIT_NS = 20000000u; /* that a small credit may wait */
 
+static void ship_out(struct transport_conn *conn, uint32_t channel);
+
 /* ---- engine ---- */
 
 void ucx_committed(void *arg, struct lane *lane, uint64_t from, uint64_t to)
@@ -33,7 +36,16 @@ void ucx_committed(void *arg, struct lane *lane, uint64_t from, uint64_t to)
     /* Pairs with the load in next_target: the ring's bytes are visible to who sees this. In one
      * order with `asleep`: either ucx_ship_due sees this, or ucx_nudge sees the sleeper. */
     atomic_store(&out->committed, to);
-    ucx_nudge(out->conn->owner);
+    struct transport *transport = out->conn->owner;
+    if (to - from > CHUNK_BYTES || !ucx_try_lock(transport)) {
+        ucx_nudge(transport);
+        return;
+    }
+    ship_out(out->conn, (uint32_t)(out - out->conn->lanes.out));
+    bool rest = out->sent != to;
+    ucx_unlock(transport);
+    if (rest)
+        ucx_nudge(transport);
 }
 
 /* Whether the sender should hear now how far the receiver is. Otherwise credits gather. */
@@ -238,7 +250,7 @@ static bool land(struct ucx_inlet *in, const struct ucx_data *data, const void *
     pass_early(in);
     if (in->head != head) { /* pairs with the acquire in lane_take */
         atomic_store_explicit(&in->shared->head, in->head, memory_order_release);
-        in->conn->owner->ring_bell = true;
+        in->conn->owner->has_landed = true;
     }
     return true;
 }
@@ -292,6 +304,6 @@ ucs_status_t ucx_on_credit(void *arg, const void *header, size_t n_header, void 
     out->tail = said.tail;
     /* Pairs with the acquire in lane_reserve. */
     atomic_store_explicit(&out->shared->tail, said.tail, memory_order_release);
-    conn->owner->ring_bell = true;
+    conn->owner->has_landed = true;
     return UCS_OK;
 }

@@ -137,10 +137,8 @@ static enum ferry_status make_worker(struct transport *transport, struct ferry_e
 {
     const ucp_worker_params_t params = {
         .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-        .thread_mode = UCS_THREAD_MODE_SINGLE,
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* see transport.lock */
     };
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &transport->worker};
-    int fd;
 
     ucs_status_t status = ucp_worker_create(transport->context, &params, &transport->worker);
     if (status != UCS_OK) {
@@ -149,9 +147,8 @@ static enum ferry_status make_worker(struct transport *transport, struct ferry_e
     }
     status = set_handlers(transport);
     if (status == UCS_OK)
-        status = ucp_worker_get_efd(transport->worker, &fd);
-    if (status == UCS_OK && epoll_ctl(transport->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
-        status = UCS_ERR_IO_ERROR;
+        status = ucp_worker_get_efd(transport->worker, &transport->worker_fd);
+    atomic_store(&transport->travels, status == UCS_OK);
     return status == UCS_OK ? FERRY_OK : ucx_fail(status, "cannot prepare a worker", err);
 }
 
@@ -195,6 +192,7 @@ void ucx_worker_destroy(struct transport *transport)
         ucp_cleanup(transport->context);
     transport->worker = NULL;
     transport->context = NULL;
+    transport->worker_fd = -1;
 }
 
 void ucx_worker_progress(struct transport *transport)

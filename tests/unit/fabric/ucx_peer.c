@@ -143,9 +143,9 @@ static void on_lost(void *arg, struct transport_conn *conn, const char *reason)
 
     assert_non_null(link);
     assert_false(link->lost);
-    link->lost = true;
     link->lost_ns = clock_now_ns();
     (void)snprintf(link->reason, sizeof link->reason, "%s", reason);
+    link->lost = true;
 }
 
 void side_open(struct side *side)

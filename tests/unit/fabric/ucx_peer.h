@@ -22,7 +22,8 @@ enum { RSS_SLACK_KIB = 2048 };
 struct link {
     struct side *side;
     struct transport_conn *conn; /* NULL: free */
-    bool open, ready, lost;      /* connected; lanes are there; lost */
+    bool open, ready;            /* connected; lanes are there */
+    _Atomic bool lost;           /* with `reason` before it */
     bool offered;
     size_t n_pings; /* control messages other than the offer */
     uint64_t lost_ns;
