@@ -9,6 +9,15 @@
 
 /* ---- quantisation ---- */
 
+/* 32 codes in their order. */
+ALWAYS_INLINE __m256i pack_codes(const __m256i r[4])
+{
+    __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(r[0], r[1]), _mm256_packs_epi32(r[2], r[3]));
+
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
 /* 32 values in four vectors. Magnitudes compare as integers, so NaN and infinity come out on top.
  */
 ALWAYS_INLINE float quantize_block(int8_t *q, int32_t *ret_sum, const __m256 x[4])
@@ -38,30 +47,90 @@ ALWAYS_INLINE float quantize_block(int8_t *q, int32_t *ret_sum, const __m256 x[4
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
     *ret_sum = _mm_cvtsi128_si32(s);
-
-    __m256i bytes =
-        _mm256_packs_epi16(_mm256_packs_epi32(r[0], r[1]), _mm256_packs_epi32(r[2], r[3]));
-    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((void *)q, bytes);
+    _mm256_storeu_si256((void *)q, pack_codes(r));
     return amax / 127.0f;
+}
+
+/* What the eight lanes of each of eight vectors come to, in one vector: two at a time by `pair`. */
+ALWAYS_INLINE __m256i fold_lanes(const __m256i v[8], __m256i (*pair)(__m256i, __m256i))
+{
+    __m256i half[4], quarter[2];
+
+    for (int i = 0; i < 4; i++)
+        half[i] = pair(_mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]),
+                       _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
+    for (int i = 0; i < 2; i++)
+        quarter[i] = pair(_mm256_unpacklo_epi64(half[2 * i], half[2 * i + 1]),
+                          _mm256_unpackhi_epi64(half[2 * i], half[2 * i + 1]));
+    return pair(_mm256_permute2x128_si256(quarter[0], quarter[1], 0x20),
+                _mm256_permute2x128_si256(quarter[0], quarter[1], 0x31));
+}
+
+ALWAYS_INLINE __m256i max_pair(__m256i a, __m256i b)
+{
+    return _mm256_max_epi32(a, b);
+}
+
+ALWAYS_INLINE __m256i add_pair(__m256i a, __m256i b)
+{
+    return _mm256_add_epi32(a, b);
+}
+
+/* Eight blocks as quantize_block would have them; false: one is out of the ordinary, nothing was
+ * written. */
+ALWAYS_INLINE bool quantize_eight(int8_t *q, float *scale, int32_t *sum, const float *x)
+{
+    const __m256i mask = _mm256_set1_epi32(0x7FFFFFFF);
+    __m256i top[8], total[8];
+    float inverse[8];
+
+    for (size_t b = 0; b < 8; b++) {
+        __m256i m[4];
+        for (size_t v = 0; v < 4; v++)
+            m[v] = _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + b * ACT_BLOCK + 8 * v)),
+                                    mask);
+        top[b] = _mm256_max_epi32(_mm256_max_epi32(m[0], m[1]), _mm256_max_epi32(m[2], m[3]));
+    }
+    __m256 amax = _mm256_castsi256_ps(fold_lanes(top, max_pair));
+    __m256 plain = _mm256_and_ps(_mm256_cmp_ps(amax, _mm256_set1_ps(INFINITY), _CMP_LT_OQ),
+                                 _mm256_cmp_ps(amax, _mm256_set1_ps(0x1p-119f), _CMP_GE_OQ));
+    if (_mm256_movemask_ps(plain) != 0xFF)
+        return false;
+    _mm256_storeu_ps(inverse, _mm256_div_ps(_mm256_set1_ps(127.0f), amax));
+    _mm256_storeu_ps(scale, _mm256_div_ps(amax, _mm256_set1_ps(127.0f)));
+    for (size_t b = 0; b < 8; b++) {
+        const __m256 by = _mm256_broadcast_ss(inverse + b);
+        __m256i r[4];
+        for (size_t v = 0; v < 4; v++)
+            r[v] =
+                _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + b * ACT_BLOCK + 8 * v), by));
+        total[b] = _mm256_add_epi32(_mm256_add_epi32(r[0], r[1]), _mm256_add_epi32(r[2], r[3]));
+        _mm256_storeu_si256((void *)(q + b * ACT_BLOCK), pack_codes(r));
+    }
+    _mm256_storeu_si256((void *)sum, fold_lanes(total, add_pair));
+    return true;
 }
 
 static void quantize_a32(void *row, const float *x, size_t k)
 {
-    size_t n_blocks = act_blocks(k);
+    size_t n_blocks = act_blocks(k), b = 0;
     int8_t *q = row;
     float *scale = (float *)(void *)((char *)row + n_blocks * ACT_BLOCK);
     int32_t *sum = (int32_t *)(void *)((char *)row + n_blocks * (ACT_BLOCK + 4));
     __m256 v[4];
 
-    for (size_t b = 0; b < k / ACT_BLOCK; b++) {
+    for (; b + 8 <= k / ACT_BLOCK &&
+           quantize_eight(q + b * ACT_BLOCK, scale + b, sum + b, x + b * ACT_BLOCK);
+         b += 8)
+        ;
+    for (; b < k / ACT_BLOCK; b++) {
         for (size_t j = 0; j < 4; j++)
             v[j] = _mm256_loadu_ps(x + b * ACT_BLOCK + 8 * j);
         scale[b] = quantize_block(q + b * ACT_BLOCK, &sum[b], v);
     }
     if (k % ACT_BLOCK != 0) {
         float tail[ACT_BLOCK] = {0};
-        size_t b = n_blocks - 1;
+        b = n_blocks - 1;
         memcpy(tail, x + b * ACT_BLOCK, k % ACT_BLOCK * sizeof *x);
         for (size_t j = 0; j < 4; j++)
             v[j] = _mm256_loadu_ps(tail + 8 * j);
