@@ -22,10 +22,12 @@ import datetime
 import json
 import os
 import random
+import re
 import secrets
 import statistics
 import sys
 import tempfile
+import urllib.request
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -64,15 +66,17 @@ def largest_share(n_experts, top_k, n_ranks, draws=20000):
     return total / draws / top_k
 
 
-def ceilings(model, limits, n_ranks):
-    """{work: (the ratio that reading the bytes allows, why)}. One rank reads all with all
-    processors. Several read the experts at once, each those it holds; what is no expert's is read by
-    every rank that has tokens, by its own processor."""
+def ceilings(model, limits, n_ranks, uneven):
+    """{work: (the ratio that reading the bytes, or of prompts the arithmetic, allows, why)}. One
+    rank reads all with all processors. Several read the experts at once, each those it holds; what
+    is no expert's is read by every rank that has tokens, by its own processor. uneven: of prompts,
+    how many times its fair share the rank with most of a layer's rows has: all wait for it."""
     parts = gguf_header.traffic(gguf_header.read(model))
     every = parts["every"] + parts["output"]
     one, both = limits["one"] * 1e9, limits["all"] * 1e9
     alone, sixteen = gguf_header.step_bytes(parts, 1), gguf_header.step_bytes(parts, 16)
     share = largest_share(parts["n_experts"], parts["k"], n_ranks)
+    arithmetic = (alone - every) / (alone - parts["output"])
     experts_s = max((alone - every) * share / one, (alone - every) / both)
     return {
         "batch 1": ((alone / both) / (every / one + experts_s),
@@ -81,7 +85,9 @@ def ceilings(model, limits, n_ranks):
                     f"{100 * share:.0f} % of a token's experts"),
         "batch 16": (sixteen / (sixteen + (n_ranks - 1) * every),
                      f"they are read by each rank, {(sixteen - every) / 1e6:.0f} MB of experts once"),
-        "a prompt on each": (1.0, "bound by arithmetic, which is the same")}
+        "a prompt on each": (1 / (1 - arithmetic + arithmetic * uneven),
+                             f"arithmetic, {100 * arithmetic:.0f} % of it experts', of whose rows "
+                             f"one rank has {uneven:.3f} times its share in the mean layer")}
 
 
 def read_limits():
@@ -96,7 +102,27 @@ def read_limits():
 def command(ferry, model, port, n_ranks, n_threads):
     """A server whose ranks share all processors."""
     return [ferry, "serve", model, "--port", str(port), "--parallel", "16", "--context", "640",
-            "--ranks", str(n_ranks), "--threads", str(n_threads)]
+            "--ranks", str(n_ranks), "--threads", str(n_threads), "--expert-metrics"]
+
+
+def expert_rows(port):
+    """{(layer, expert): rows computed} of a server."""
+    rows = {}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+        for line in page.read().decode().splitlines():
+            if line.startswith("ferry_expert_rows_total{"):
+                labels = dict(re.findall(r'(\w+)="(\d+)"', line))
+                rows[int(labels["layer"]), int(labels["expert"])] = float(line.rsplit(" ", 1)[1])
+    return rows
+
+
+def unevenness(rows, n_ranks):
+    """How many times its fair share the rank with most rows has, over all layers; contiguous."""
+    n_experts = 1 + max(expert for _, expert in rows)
+    loads = {layer: [0.0] * n_ranks for layer, _ in rows}
+    for (layer, expert), n in rows.items():
+        loads[layer][expert * n_ranks // n_experts] += n
+    return sum(map(max, loads.values())) * n_ranks / sum(map(sum, loads.values()))
 
 
 def tokens_per_s(requests, p, n):
@@ -125,8 +151,12 @@ def one_run(name, args, pool, rep):
         for i, (work, (streams, p, n, _)) in enumerate(WORK.items()):
             streams = streams or args.ranks
             prompts = [pool[(at + 20 * (i + 1) + s) % len(pool)][:p] for s in range(streams)]
+            before = expert_rows(port)
             requests, _ = serve.drive(port, prompts, n, streams)
             figures[work] = tokens_per_s(requests, p, n)
+            if n_ranks == 1 and n <= 2:
+                after = expert_rows(port)
+                figures["uneven"] = unevenness({k: after[k] - before[k] for k in after}, args.ranks)
         return figures, others.stop()
     finally:
         server.stop()
@@ -180,7 +210,8 @@ def measure_cost(args):
     pool, limits = slices(args), read_limits()
     pairs, quiet = quiet_pairs(args, ["one rank", "ranks"],
                                lambda name, rep: one_run(name, args, pool, rep))
-    bound = ceilings(args.model, limits, args.ranks)
+    bound = ceilings(args.model, limits, args.ranks,
+                     statistics.median(p["one rank"]["uneven"] for p in pairs))
     print(f"\n{os.path.basename(args.model)}: {args.ranks} ranks x 1 thread beside 1 rank x "
           f"{args.ranks} threads, tokens/s, medians of {len(pairs)}")
     met, result = True, {}

@@ -32,10 +32,9 @@ bool plan_create(struct plan *plan, struct arena *arena, size_t max_slots, bool 
     plan->groups = arena_array(arena, plan->max_pairs, sizeof *plan->groups);
     plan->parts = arena_array(arena, plan->max_parts, sizeof *plan->parts);
     plan->unit_seats = arena_array(arena, max_slots, sizeof *plan->unit_seats);
-    plan->seat_pairs = arena_array(arena, LIMIT_SEATS + 1, sizeof *plan->seat_pairs);
     return plan->ids != NULL && plan->weights != NULL && plan->pairs != NULL &&
            plan->row_token != NULL && plan->groups != NULL && plan->parts != NULL &&
-           plan->unit_seats != NULL && plan->seat_pairs != NULL;
+           plan->unit_seats != NULL;
 }
 
 size_t plan_bytes(size_t max_slots, bool many_seats)
@@ -134,7 +133,8 @@ static int pick_seat(uint64_t seats, uint64_t used, const struct plan_holders *h
     return best;
 }
 
-static void choose(const struct unit *unit, const struct plan_holders *holders, size_t *load)
+/* Fills unit->seats and counts into load; returns the seats that were chosen. */
+static uint64_t choose(const struct unit *unit, const struct plan_holders *holders, size_t *load)
 {
     uint64_t used = 0;
 
@@ -147,6 +147,7 @@ static void choose(const struct unit *unit, const struct plan_holders *holders, 
         unit->seats[j] = (int16_t)seat;
         load[seat]++;
     }
+    return used;
 }
 
 /* Cuts a seat's pairs [first, last) into parts. Their rows hold tokens so far. */
@@ -195,22 +196,22 @@ static bool cut_parts(struct plan *plan, int seat, size_t first, size_t last, bo
 static bool place_units(struct plan *plan, struct units *units, const struct plan_holders *holders,
                         const struct plan_limits *limits)
 {
-    size_t *begin = plan->seat_pairs, total = 0;
+    size_t load[LIMIT_SEATS] = {0}, cursor[LIMIT_SEATS], total = 0, at = plan->n_pairs;
     uint8_t begins[LIMIT_TOP_K];
+    uint64_t used = 0;
 
-    memset(begin, 0, (LIMIT_SEATS + 1) * sizeof *begin);
     for (size_t i = 0; i < units->n; i++) {
         struct unit unit = unit_at(units, i);
-        choose(&unit, holders, begin + 1); /* counts into the place behind each seat's */
+        used |= choose(&unit, holders, load);
         total += unit.n;
     }
     if (plan->n_pairs + total > plan->max_pairs)
         return false;
-    begin[0] = plan->n_pairs;
-    for (size_t s = 0; s < LIMIT_SEATS; s++)
-        begin[s + 1] += begin[s];
-    size_t cursor[LIMIT_SEATS];
-    memcpy(cursor, begin, sizeof cursor);
+    for (uint64_t seats = used; seats != 0; seats &= seats - 1) {
+        int s = __builtin_ctzll(seats);
+        cursor[s] = at;
+        at += load[s];
+    }
     for (size_t i = 0; i < units->n; i++) {
         struct unit unit = unit_at(units, i);
         size_t n_groups = tree_groups(unit.ids, unit.seats, unit.n, plan->n_experts, begins);
@@ -222,8 +223,9 @@ static bool place_units(struct plan *plan, struct units *units, const struct pla
         }
     }
     plan->n_pairs += total;
-    for (int s = 0; s < LIMIT_SEATS; s++) {
-        if (!cut_parts(plan, s, begin[s], begin[s + 1], s == holders->self, limits))
+    for (uint64_t seats = used; seats != 0; seats &= seats - 1) {
+        int s = __builtin_ctzll(seats); /* its cursor stands at its end */
+        if (!cut_parts(plan, s, cursor[s] - load[s], cursor[s], s == holders->self, limits))
             return false;
     }
     return true;

@@ -67,7 +67,6 @@ struct plan {
     size_t n_pairs, n_rows, n_groups, n_parts, max_pairs, max_parts;
 
     int16_t *unit_seats; /* [max_slots] scratch */
-    size_t *seat_pairs;  /* [LIMIT_SEATS + 1] scratch */
 };
 
 /* What bounds one message to another seat. */

@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-static const size_t SIZES[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  15,  16,   17,  23,
-                               24, 25, 31, 32, 33, 47, 48, 63, 64, 65, 100, 2048, 2053};
+static const size_t SIZES[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,   15,  16,  17,  23,   24,
+                               25, 31, 32, 33, 47, 48, 63, 64, 65, 100, 256, 300, 544, 2048, 2053};
 enum { N_SIZES = sizeof SIZES / sizeof SIZES[0] };
 
 static struct kernels ref;
