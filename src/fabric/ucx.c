@@ -238,7 +238,7 @@ static void doze(struct transport *transport, uint64_t timeout_ns, uint64_t deaf
     /* In one order with what the wakers do: they note the work, then look for a sleeper. */
     atomic_store(&transport->asleep, true);
     atomic_store(&transport->deaf, deaf_ns > DEAF_NS);
-    bool driven = deaf_ns > 0 && atomic_load(&transport->driven);
+    bool driven = atomic_load(&transport->driven);
     if (driven && timeout_ns > deaf_ns)
         timeout_ns = deaf_ns;
     ucx_lock(transport);
@@ -265,8 +265,11 @@ static void transport_ucx_poll(struct transport *transport, uint64_t timeout_ns)
         uint64_t waited_ns = clock_now_ns() - begin_ns;
         if (waited_ns >= timeout_ns)
             return;
+        uint32_t drives = atomic_load(&transport->drives);
         doze(transport, timeout_ns - waited_ns, deaf_ns);
-        deaf_ns = atomic_load(&transport->driven) ? 2 * deaf_ns : DEAF_NS;
+        /* Longer only while nothing happens: otherwise it would be woken at every turn. */
+        bool quiet = atomic_load(&transport->driven) && drives == atomic_load(&transport->drives);
+        deaf_ns = quiet ? 2 * deaf_ns : DEAF_NS;
     }
 }
 

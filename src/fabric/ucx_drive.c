@@ -129,6 +129,7 @@ void ucx_sleep(struct transport *transport, uint32_t seen, uint64_t timeout_ns)
         lane_bell_sleep(ucx_bell(transport), seen, timeout_ns);
         return;
     }
+    atomic_fetch_add(&transport->drives, 1);
     drive(transport, seen, timeout_ns);
     atomic_store(&transport->driven, false);
     if (atomic_exchange(&transport->deaf, false))

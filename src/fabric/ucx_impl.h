@@ -299,6 +299,7 @@ struct transport {
     _Atomic unsigned n_near; /* connections whose lanes are mapped */
     _Atomic bool travels;    /* there is a worker */
     _Atomic bool driven;     /* the engine's thread moves data now */
+    _Atomic uint32_t drives; /* times that it has begun to */
     _Atomic bool polls;      /* and sleeps on ring_fd */
     _Atomic bool deaf;       /* the fabric's thread leaves it to that for long */
     struct ucx_memory bell;
