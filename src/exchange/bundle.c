@@ -145,7 +145,7 @@ static enum ferry_status send(struct exchange *x, struct round *round, struct ch
     if (st != FERRY_OK)
         return st;
     wire_request_write(payload, x->device, &x->shape, round->flags, &round->input.rows,
-                       x->bundle_tokens, c->n_rows, NULL, 0);
+                       x->bundle_tokens, c->n_rows, NULL, 0, true);
     write_members(x, round, c, (unsigned char *)payload + c->n_rows * row_bytes);
     fabric_commit(x->options.fabric, seat, LANE_REQUEST, &header);
     for (size_t m = 0; m < c->n; m++) {
@@ -274,9 +274,10 @@ static bool pass_on(struct exchange *x, const struct fabric_message *m,
     header.kind = (uint16_t)(WIRE_ROWS | flags);
     header.more = member->more;
     header.origin_incarnation = m->incarnation;
-    wire_request_write(
-        payload, x->device, &x->shape, flags, &bundle->rows, x->pass_rows, member->n_rows,
-        (const void *)(bundle->data[i] + member->n_rows * sizeof(uint32_t)), member->n_pairs);
+    wire_request_write(payload, x->device, &x->shape, flags, &bundle->rows, x->pass_rows,
+                       member->n_rows,
+                       (const void *)(bundle->data[i] + member->n_rows * sizeof(uint32_t)),
+                       member->n_pairs, !fabric_shares_cache(f, member->seat));
     fabric_commit(f, member->seat, LANE_REQUEST, &header);
     x->ledger.passed_on++;
     return true;

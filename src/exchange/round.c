@@ -143,7 +143,8 @@ static enum ferry_status send_part(struct exchange *x, struct round *round, size
         return st;
     wire_request_write(payload, x->device, &x->shape, round->flags, &round->input.rows,
                        round->plan.row_token + part->first_row, part->n_rows,
-                       round->plan.pairs + part->first_pair, part->n_pairs);
+                       round->plan.pairs + part->first_pair, part->n_pairs,
+                       !fabric_shares_cache(x->options.fabric, part->seat));
     fabric_commit(x->options.fabric, part->seat, LANE_REQUEST, &header);
     part->via = -1;
     part->state = PART_SENT;

@@ -384,9 +384,11 @@ static void answer(struct exchange *x, const struct batch *b, size_t i, bool ref
         serve_reserve(x, origin, LANE_REPLY, header.n_bytes, &sums, &incarnation, &err);
     if (st == FERRY_OK && incarnation != a->incarnation)
         st = FERRY_ERR_PEER; /* who wanted them is gone; what sits there has numbers of its own */
+    enum tree_store store = x->options.combine_bf16                          ? TREE_BF16
+                            : fabric_shares_cache(x->options.fabric, origin) ? TREE_F32
+                                                                             : TREE_STREAM;
     if (st == FERRY_OK && !refuse &&
-        job_sums(&x->job, b->sources, i, sums, x->options.combine_bf16 ? TREE_BF16 : TREE_STREAM) !=
-            b->sources[i].n_pairs) {
+        job_sums(&x->job, b->sources, i, sums, store) != b->sources[i].n_pairs) {
         header.kind = WIRE_REFUSED; /* a sum without all its rows does not leave */
         header.n_bytes = 0;
     }

@@ -204,7 +204,17 @@ struct write_arg {
     size_t a32_bytes, f32_bytes, f32_used;
     const struct exchange_rows *rows;
     const uint32_t *row_token;
+    bool stream;
 };
+
+/* n bytes of a row, which is whole lines but for its end. */
+static void put_row(const struct write_arg *a, void *dst, const void *src, size_t n)
+{
+    if (a->stream)
+        copy_out(dst, src, n);
+    else
+        memcpy(dst, src, n);
+}
 
 static void write_rows(void *arg, size_t begin, size_t end, int thread_index)
 {
@@ -214,11 +224,11 @@ static void write_rows(void *arg, size_t begin, size_t end, int thread_index)
     for (size_t i = begin; i < end; i++) {
         size_t t = a->row_token[i];
         if (a->a32 != NULL)
-            copy_out(a->a32 + i * a->a32_bytes, a->rows->a32 + t * a->rows->a32_bytes,
-                     a->a32_bytes);
+            put_row(a, a->a32 + i * a->a32_bytes, a->rows->a32 + t * a->rows->a32_bytes,
+                    a->a32_bytes);
         if (a->f32 != NULL)
-            copy_out(a->f32 + i * a->f32_bytes, a->rows->f32 + t * a->rows->f32_stride,
-                     a->f32_used);
+            put_row(a, a->f32 + i * a->f32_bytes, a->rows->f32 + t * a->rows->f32_stride,
+                    a->f32_used);
     }
 #if defined(__SSE2__)
     _mm_sfence(); /* each thread's own stores, before the pool's join */
@@ -227,14 +237,16 @@ static void write_rows(void *arg, size_t begin, size_t end, int thread_index)
 
 void wire_request_write(void *payload, struct device *device, const struct wire_shape *shape,
                         unsigned flags, const struct exchange_rows *rows, const uint32_t *row_token,
-                        size_t n_rows, const struct exchange_pair *pairs, size_t n_pairs)
+                        size_t n_rows, const struct exchange_pair *pairs, size_t n_pairs,
+                        bool stream)
 {
     unsigned char *data = payload;
     struct write_arg arg = {.a32_bytes = shape->a32_bytes,
                             .f32_bytes = shape->f32_floats * sizeof(float),
                             .f32_used = shape->hidden * sizeof(float),
                             .rows = rows,
-                            .row_token = row_token};
+                            .row_token = row_token,
+                            .stream = stream};
 
     if ((flags & WIRE_A32) != 0) {
         arg.a32 = data;

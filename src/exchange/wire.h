@@ -88,10 +88,12 @@ enum ferry_status wire_member_read(struct wire_request *ret, struct exchange_pai
  * rest is decided. */
 void wire_ask_for(const void *data, size_t n_bytes);
 
-/* Writes rows (numbers row_token [n_rows] of `rows`) and pairs into a reserved payload, with
- * stores that do not read it first. Rows go over the device's threads. pairs NULL: none. */
+/* Writes rows (numbers row_token [n_rows] of `rows`) and pairs into a reserved payload. stream:
+ * past the own caches, without reading it first. Rows go over the device's threads. pairs NULL:
+ * none. */
 void wire_request_write(void *payload, struct device *device, const struct wire_shape *shape,
                         unsigned flags, const struct exchange_rows *rows, const uint32_t *row_token,
-                        size_t n_rows, const struct exchange_pair *pairs, size_t n_pairs);
+                        size_t n_rows, const struct exchange_pair *pairs, size_t n_pairs,
+                        bool stream);
 
 #endif

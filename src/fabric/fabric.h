@@ -133,6 +133,11 @@ uint32_t fabric_epoch(const struct fabric *fabric);
 uint64_t fabric_live(const struct fabric *fabric);
 enum link_class fabric_link(const struct fabric *fabric, int seat);
 
+/* Whether what this rank stores for that seat had better stay in a cache: both run where lines pass
+ * between them faster than through memory, by what the last messages took. It may change at any
+ * time, on virtual machines it does. Engine thread. */
+bool fabric_shares_cache(const struct fabric *fabric, int seat);
+
 /* Whether any other rank shares this host's memory: then waits may be so short that spinning pays.
  * What comes over a network takes longer than a sleep, and the thread that receives it wants the
  * processor. */

@@ -22,8 +22,10 @@
 #include <immintrin.h>
 #endif
 
-enum { RING_MIN = 4096, RING_MAX = 1 << 30 };
-static const uint32_t SKIP = UINT32_MAX; /* n_bytes: the rest of the ring is unused */
+enum { RING_MIN = 4096, RING_MAX = 1 << 30, NEWS_PER_SAMPLE = 4 };
+static const uint32_t SKIP = UINT32_MAX;     /* n_bytes: the rest of the ring is unused */
+static const uint64_t SAMPLE_MOST_NS = 1000; /* longer ones were interrupted */
+static const float SAMPLE_WEIGHT = 0.125f;
 
 /* Orders earlier non-temporal stores, which a release store alone does not. */
 static void flush_stores(void)
@@ -93,9 +95,11 @@ static bool read_tail(struct lane *lane)
 /* Bytes between the head and where a message of n_bytes (with header) begins. */
 static size_t skip_bytes(const struct lane *lane, size_t n_bytes)
 {
-    size_t left = lane->ring_bytes - (size_t)(lane->head & (lane->ring_bytes - 1));
+    size_t at = (size_t)(lane->head & (lane->ring_bytes - 1)), left = lane->ring_bytes - at;
+    /* The rest of the lap and the message fit into the ring together. */
+    bool rewinds = lane->rewinds && lane->tail == lane->head && at >= n_bytes;
 
-    return n_bytes > left ? left : 0;
+    return n_bytes > left || rewinds ? left : 0;
 }
 
 enum ferry_status lane_reserve(struct lane *lane, size_t n_bytes, void **ret_data)
@@ -105,6 +109,10 @@ enum ferry_status lane_reserve(struct lane *lane, size_t n_bytes, void **ret_dat
         return FERRY_ERR_LIMIT;
     if (lane->broken)
         return FERRY_ERR_PEER;
+    if (lane->rewinds && lane->tail != lane->head && !read_tail(lane)) {
+        lane->broken = true;
+        return FERRY_ERR_PEER;
+    }
     size_t message = message_bytes(n_bytes);
     size_t skip = skip_bytes(lane, message);
     size_t wanted = skip + message;
@@ -191,6 +199,31 @@ static bool read_header(const struct lane *lane, struct lane_header *ret_header,
     return true;
 }
 
+/* Gives the sender its next n_bytes back. */
+static void give_back(struct lane *lane, uint64_t n_bytes)
+{
+    lane->tail += n_bytes;
+    if (!lane->hooks.publish) /* pairs with the acquire in read_tail */
+        atomic_store_explicit(&lane->shared->tail, lane->tail, memory_order_release);
+    if (lane->hooks.released != NULL)
+        lane->hooks.released(lane->hooks.arg, lane, lane->tail);
+    if (lane->bell != NULL)
+        lane_bell_ring(lane->bell);
+}
+
+/* Reads the first line of what is new, by the clock. */
+static void sample_line(struct lane *lane)
+{
+    const volatile unsigned char *line =
+        lane->shared->ring + (size_t)(lane->taken & (lane->ring_bytes - 1));
+    uint64_t begin_ns = clock_now_ns();
+
+    (void)*line;
+    uint64_t ns = clock_now_ns() - begin_ns;
+    float sample = (float)(ns < SAMPLE_MOST_NS ? ns : SAMPLE_MOST_NS);
+    lane->line_ns += lane->line_ns > 0 ? (sample - lane->line_ns) * SAMPLE_WEIGHT : sample;
+}
+
 bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned char **ret_data)
 {
     struct lane_header header;
@@ -205,12 +238,20 @@ bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned
         }
         if (lane->taken == lane->head)
             return false;
+        if (lane->bell != NULL && lane->n_news++ % NEWS_PER_SAMPLE == 0)
+            sample_line(lane);
     }
     if (!read_header(lane, &header, &at)) {
         lane->broken = true;
         return false;
     }
+    uint64_t skip = header.span - message_bytes(header.n_bytes);
+    bool first = lane->taken == lane->tail;
     lane->taken += header.span;
+    if (skip > 0 && first && lane->bell != NULL) { /* nearly the whole ring, of who rewinds */
+        give_back(lane, skip);
+        header.span -= skip;
+    }
     *ret_header = header;
     *ret_data = lane->shared->ring + at + sizeof header;
     return true;
@@ -220,13 +261,7 @@ void lane_release(struct lane *lane, const struct lane_header *header)
 {
     FERRY_ASSERT(header->span != 0 && header->span % LANE_ALIGN == 0);
     FERRY_ASSERT(header->span <= lane->taken - lane->tail);
-    lane->tail += header->span;
-    if (!lane->hooks.publish) /* pairs with the acquire in read_tail */
-        atomic_store_explicit(&lane->shared->tail, lane->tail, memory_order_release);
-    if (lane->hooks.released != NULL)
-        lane->hooks.released(lane->hooks.arg, lane, lane->tail);
-    if (lane->bell != NULL)
-        lane_bell_ring(lane->bell);
+    give_back(lane, header->span);
 }
 
 /* ---- bells ---- */

@@ -75,6 +75,11 @@ struct lane {
     uint64_t taken;      /* receiver: bytes taken, released or not */
     size_t reserved;     /* sender: bytes of the open reservation with header and skip; 0: none */
     bool broken;         /* something that no honest other end may write was seen */
+    bool rewinds;        /* sender: an empty ring is written from its beginning again, so that the
+                            same few lines are used, as long as both sides have them in a cache */
+    unsigned n_news;     /* receiver: times that the head had moved */
+    float line_ns;       /* receiver, with a bell: how long a line that the other side has just
+                            written takes to come, smoothed; 0: not measured */
 };
 
 /* Bytes of struct lane_shared with this ring; ring_bytes is rounded up to a legal one: a power of

@@ -195,6 +195,12 @@ uint64_t fabric_live(const struct fabric *fabric)
     return live;
 }
 
+bool fabric_shares_cache(const struct fabric *fabric, int seat)
+{
+    (void)fabric;
+    return seat % 2 == 0;
+}
+
 enum link_class fabric_link(const struct fabric *fabric, int seat)
 {
     size_t per_host = fabric->group->per_host;

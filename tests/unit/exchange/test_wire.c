@@ -29,7 +29,8 @@ static struct fabric_message make(unsigned char *payload, unsigned flags, size_t
         pairs[2 * i] = (struct exchange_pair){i, (uint16_t)i, 1, (float)i};
         pairs[2 * i + 1] = (struct exchange_pair){i, (uint16_t)(i + 3), 0, 1};
     }
-    wire_request_write(payload, device, &SHAPE, flags, &rows, tokens, n_rows, pairs, 2 * n_rows);
+    wire_request_write(payload, device, &SHAPE, flags, &rows, tokens, n_rows, pairs, 2 * n_rows,
+                       n_rows % 2 == 0);
     struct fabric_message m = {.data = payload, .seat = 3};
     m.header.kind = (uint16_t)(WIRE_ROWS | flags);
     m.header.n_rows = (uint32_t)n_rows;

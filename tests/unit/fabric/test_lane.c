@@ -179,17 +179,19 @@ static void less_than_reserved_may_be_sent(void **state)
 
 /* Random sizes, several messages taken before the oldest is released: none is lost, changed or
  * given back early. */
-static void taken_messages_stay_until_released(void **state)
+static void stay_until_released(bool rewinds)
 {
     enum { MESSAGES = 200000, HELD = 8 };
     struct both both = open_both(RING);
+    struct lane_bell *bell = mem_zero(sizeof *bell);
     struct lane_header held[HELD];
     const unsigned char *data[HELD];
     uint64_t seed = 42, sent = 0, taken = 0, released = 0;
 
-    (void)state;
+    both.to.bell = rewinds ? bell : NULL;
     while (released < MESSAGES) {
         uint64_t what = next_random(&seed);
+        both.from.rewinds = rewinds && what % 5 > 0;
         if (what % 3 == 0) {
             size_t n_bytes = next_random(&seed) % (what % 64 == 0 ? MAX_PAYLOAD + 1 : 300);
             enum ferry_status st = send_bytes(&both.from, n_bytes, n_bytes, sent);
@@ -211,6 +213,50 @@ static void taken_messages_stay_until_released(void **state)
         assert_true(both.from.head - both.to.tail <= RING);
     }
     assert_false(both.to.broken || both.from.broken);
+    assert_true(!rewinds || both.to.line_ns > 0);
+    mem_free(bell);
+    close_both(&both);
+}
+
+static void taken_messages_stay_until_released(void **state)
+{
+    (void)state;
+    stay_until_released(false);
+    stay_until_released(true);
+}
+
+/* The way to the ring's beginning is no room that is lost until the message is released: what is
+ * held would else keep out what it waits for. */
+static void an_empty_ring_is_written_from_its_beginning(void **state)
+{
+    struct both both = open_both(RING);
+    struct lane_bell *bell = mem_zero(sizeof *bell);
+    struct lane_header held, header;
+    void *data;
+
+    (void)state;
+    both.to.bell = bell;
+    both.from.rewinds = true;
+    assert_int_equal(send_bytes(&both.from, 500, 500, 1), FERRY_OK);
+    header = take_bytes(&both.to, 500, 1);
+    assert_int_equal(lane_reserve(&both.from, 100, &data), FERRY_OK);
+    assert_ptr_equal(data, both.shared->ring + 576 + 64); /* not empty */
+    lane_release(&both.to, &header);
+    assert_int_equal(lane_reserve(&both.from, 600, &data), FERRY_OK);
+    assert_ptr_equal(data, both.shared->ring + 576 + 64); /* it would reach too far */
+    for (uint64_t id = 2; id < 100; id++) {
+        assert_int_equal(lane_reserve(&both.from, 400, &data), FERRY_OK);
+        assert_ptr_equal(data, both.shared->ring + 64);
+        assert_int_equal(send_bytes(&both.from, 400, 400, id), FERRY_OK);
+        assert_int_equal(lane_reserve(&both.from, 400, &data), id == 2 ? FERRY_AGAIN : FERRY_OK);
+        held = take_bytes(&both.to, 400, id);
+        assert_int_equal(send_bytes(&both.from, MAX_PAYLOAD, MAX_PAYLOAD, id), FERRY_OK);
+        header = take_bytes(&both.to, MAX_PAYLOAD, id);
+        lane_release(&both.to, &held);
+        lane_release(&both.to, &header);
+    }
+    assert_false(both.to.broken || both.from.broken);
+    mem_free(bell);
     close_both(&both);
 }
 
@@ -537,6 +583,7 @@ static void *stream_out(void *arg)
         uint32_t seen = lane_bell_rings(stream->own);
         struct lane_header header = {.id = id, .n_bytes = (uint32_t)stream_size(id)};
         void *data;
+        stream->lane.rewinds = id % 1000 < 500;
         enum ferry_status st = lane_reserve(&stream->lane, header.n_bytes, &data);
         if (st == FERRY_AGAIN) {
             lane_bell_sleep(stream->own, seen, TIMEOUT_NS);
@@ -692,6 +739,7 @@ int main(void)
         cmocka_unit_test(a_second_reserve_replaces_the_first),
         cmocka_unit_test(less_than_reserved_may_be_sent),
         cmocka_unit_test(taken_messages_stay_until_released),
+        cmocka_unit_test(an_empty_ring_is_written_from_its_beginning),
         cmocka_unit_test(hooks_follow_every_change),
         cmocka_unit_test(heads_that_no_sender_may_write_break_the_lane),
         cmocka_unit_test(a_head_that_steps_back_breaks_the_lane),
