@@ -43,6 +43,7 @@ PORT = 7200
 TIMEOUT_S = 1800
 WANT_HIDDEN = 0.6
 FREE_LINK = ("tbf", 40000, 0)
+UNEVEN = []  # of every run with one rank
 # name: (streams, prompt tokens, answer tokens, least ratio to one rank that is wanted)
 WORK = {"batch 1": (1, 16, 64, 0.65), "batch 16": (16, 16, 48, 0.85),
         "a prompt on each": (0, 512, 2, 0.88)}  # 0: as many as there are ranks
@@ -137,7 +138,8 @@ def tokens_per_s(requests, p, n):
 
 
 def one_run(name, args, pool, rep):
-    """Starts a server, warms it up, does all kinds of work; {work: tokens/s}, others' CPUs."""
+    """Starts a server, warms it up, does all kinds of work; {work: tokens/s}, others' CPUs. Of one
+    rank, UNEVEN gets how unequal the experts' rows of its prompts would be."""
     n_ranks, n_threads = (1, args.ranks) if name == "one rank" else (args.ranks, 1)
     port = serve.free_port()
     server = serve.Server("ferry", command(args.ferry, args.model, port, n_ranks, n_threads), port)
@@ -156,7 +158,7 @@ def one_run(name, args, pool, rep):
             figures[work] = tokens_per_s(requests, p, n)
             if n_ranks == 1 and n <= 2:
                 after = expert_rows(port)
-                figures["uneven"] = unevenness({k: after[k] - before[k] for k in after}, args.ranks)
+                UNEVEN.append(unevenness({k: after[k] - before[k] for k in after}, args.ranks))
         return figures, others.stop()
     finally:
         server.stop()
@@ -211,7 +213,7 @@ def measure_cost(args):
     pairs, quiet = quiet_pairs(args, ["one rank", "ranks"],
                                lambda name, rep: one_run(name, args, pool, rep))
     bound = ceilings(args.model, limits, args.ranks,
-                     statistics.median(p["one rank"]["uneven"] for p in pairs))
+                     statistics.median(UNEVEN))
     print(f"\n{os.path.basename(args.model)}: {args.ranks} ranks x 1 thread beside 1 rank x "
           f"{args.ranks} threads, tokens/s, medians of {len(pairs)}")
     met, result = True, {}

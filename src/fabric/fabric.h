@@ -138,9 +138,9 @@ enum link_class fabric_link(const struct fabric *fabric, int seat);
  * time, on virtual machines it does. Engine thread. */
 bool fabric_shares_cache(const struct fabric *fabric, int seat);
 
-/* Whether any other rank shares this host's memory: then waits may be so short that spinning pays.
- * What comes over a network takes longer than a sleep, and the thread that receives it wants the
- * processor. */
+/* Whether any other rank shares this host's memory: then waits may be so short that looking into
+ * lanes pays. What comes over a network lands in them only when somebody moves it (fabric_sleep).
+ */
 bool fabric_is_near(const struct fabric *fabric);
 
 /* Seats at the host of this seat, itself included, as far as their addresses tell: their text

@@ -23,8 +23,12 @@
 #endif
 
 enum { RING_MIN = 4096, RING_MAX = 1 << 30, NEWS_PER_SAMPLE = 4 };
+enum {
+    WINDOW = 256 << 10
+}; /* bytes of a ring that rewinds are used at least, if it has four times
+      as many: a processor's own cache holds them */
 static const uint32_t SKIP = UINT32_MAX;     /* n_bytes: the rest of the ring is unused */
-static const uint64_t SAMPLE_MOST_NS = 1000; /* longer ones were interrupted */
+static const uint64_t SAMPLE_MOST_NS = 1000; /* whatever takes longer was interrupted */
 static const float SAMPLE_WEIGHT = 0.125f;
 
 /* Orders earlier non-temporal stores, which a release store alone does not. */
@@ -83,7 +87,7 @@ void lane_init(struct lane *lane, struct lane_shared *shared, size_t ring_bytes,
 /* Reads the receiver's tail: it may move forward, up to what was sent. */
 static bool read_tail(struct lane *lane)
 {
-    /* Pairs with the release in lane_release: what is given back is no longer read. */
+    /* Pairs with the release in give_back: what is given back is no longer read. */
     uint64_t tail = atomic_load_explicit(&lane->shared->tail, memory_order_acquire);
 
     if (lane->head - tail > lane->head - lane->tail || tail % LANE_ALIGN != 0)
@@ -96,8 +100,9 @@ static bool read_tail(struct lane *lane)
 static size_t skip_bytes(const struct lane *lane, size_t n_bytes)
 {
     size_t at = (size_t)(lane->head & (lane->ring_bytes - 1)), left = lane->ring_bytes - at;
-    /* The rest of the lap and the message fit into the ring together. */
-    bool rewinds = lane->rewinds && lane->tail == lane->head && at >= n_bytes;
+    /* Until the message is taken nothing but [0, at) can be used: half of it stays for others. */
+    bool rewinds = lane->rewinds && lane->tail == lane->head && at >= 2 * n_bytes &&
+                   at >= min_size(WINDOW, lane->ring_bytes / 4);
 
     return n_bytes > left || rewinds ? left : 0;
 }
@@ -220,7 +225,9 @@ static void sample_line(struct lane *lane)
 
     (void)*line;
     uint64_t ns = clock_now_ns() - begin_ns;
-    float sample = (float)(ns < SAMPLE_MOST_NS ? ns : SAMPLE_MOST_NS);
+    if (ns >= SAMPLE_MOST_NS)
+        return;
+    float sample = (float)ns;
     lane->line_ns += lane->line_ns > 0 ? (sample - lane->line_ns) * SAMPLE_WEIGHT : sample;
 }
 

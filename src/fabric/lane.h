@@ -106,8 +106,9 @@ enum ferry_status lane_reserve(struct lane *lane, size_t n_bytes, void **ret_dat
 void lane_commit(struct lane *lane, const struct lane_header *header);
 
 /* Receiver. The next message that was not taken yet; header and *ret_data stay valid until it is
- * released. False: none. The header is copied out first: the sender could still change it. A lane
- * whose sender wrote nonsense gives nothing more and is `broken`. */
+ * released. What an unused rest of the ring before it took may be given back now. False: none. The
+ * header is copied out first: the sender could still change it. A lane whose sender wrote nonsense
+ * gives nothing more and is `broken`. */
 bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned char **ret_data);
 
 /* Gives back the oldest taken message's bytes. */

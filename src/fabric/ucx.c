@@ -20,7 +20,7 @@
 
 enum { EVENTS_MAX = 64 };
 static const uint64_t SWEEP_NS = 50000000;
-static const uint64_t DEAF_NS = 1000000; /* see doze */
+static const uint64_t DEAF_NS = 1000000, DEAF_MOST_NS = 1000000000; /* see doze */
 
 /* ---- create ---- */
 
@@ -111,6 +111,7 @@ static enum ferry_status transport_ucx_create(struct transport **ret,
         return FERRY_FAIL(err, FERRY_ERR_NOMEM, "ucx: no memory for %zu bytes", sizeof *transport);
     transport->events = options->events;
     transport->spin_ns = options->spin_ns;
+    transport->deaf_ns = DEAF_NS;
     transport->no_share = variable_is_set("FERRY_FABRIC_NO_SHM");
     transport->listen_fd = transport->wake_fd = transport->epoll_fd = transport->bell.fd = -1;
     transport->worker_fd = transport->ring_fd = -1;
@@ -212,6 +213,7 @@ static size_t pass(struct transport *transport)
     ucx_lock(transport);
     move_all(transport);
     ucx_move_data(transport);
+    transport->has_failed = false;
     size_t n = ucx_conn_deliver(transport);
     ucx_conn_reap(transport, false);
     sweep(transport);
@@ -226,10 +228,11 @@ static bool must_sweep(const struct transport *transport)
 }
 
 /* Sleeps until a descriptor has something, or somebody wakes, or the time is over. Data that the
- * engine's thread moves wakes nobody here: for `deaf_ns`, since it may stop doing so at any time
+ * engine's thread moves wakes nobody here: for DEAF_NS, since it may stop doing so at any time
  * without a word; longer only with `deaf`, upon which it says so. */
-static void doze(struct transport *transport, uint64_t timeout_ns, uint64_t deaf_ns)
+static void doze(struct transport *transport, uint64_t timeout_ns)
 {
+    uint32_t drives = atomic_load(&transport->drives);
     struct pollfd fds[] = {{.fd = transport->epoll_fd, .events = POLLIN},
                            {.fd = transport->worker_fd, .events = POLLIN}};
 
@@ -237,13 +240,13 @@ static void doze(struct transport *transport, uint64_t timeout_ns, uint64_t deaf
         timeout_ns = SWEEP_NS;
     /* In one order with what the wakers do: they note the work, then look for a sleeper. */
     atomic_store(&transport->asleep, true);
-    atomic_store(&transport->deaf, deaf_ns > DEAF_NS);
+    atomic_store(&transport->deaf, transport->deaf_ns > DEAF_NS);
     bool driven = atomic_load(&transport->driven);
-    if (driven && timeout_ns > deaf_ns)
-        timeout_ns = deaf_ns;
+    if (driven && timeout_ns > transport->deaf_ns)
+        timeout_ns = transport->deaf_ns;
     ucx_lock(transport);
-    bool may_sleep = !atomic_load(&transport->woken) && !ucx_ship_due(transport) &&
-                     (driven || ucx_worker_may_sleep(transport));
+    bool may_sleep = !atomic_load(&transport->woken) && !transport->has_failed &&
+                     !ucx_ship_due(transport) && (driven || ucx_worker_may_sleep(transport));
     ucx_unlock(transport);
     if (may_sleep) {
         const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
@@ -252,11 +255,16 @@ static void doze(struct transport *transport, uint64_t timeout_ns, uint64_t deaf
     }
     atomic_store(&transport->deaf, false);
     atomic_store(&transport->asleep, false);
+    /* Longer only while nothing happens: otherwise it would be woken at every turn. */
+    bool quiet = atomic_load(&transport->driven) && drives == atomic_load(&transport->drives);
+    transport->deaf_ns = !quiet                              ? DEAF_NS
+                         : transport->deaf_ns < DEAF_MOST_NS ? 2 * transport->deaf_ns
+                                                             : transport->deaf_ns;
 }
 
 static void transport_ucx_poll(struct transport *transport, uint64_t timeout_ns)
 {
-    uint64_t begin_ns = clock_now_ns(), deaf_ns = DEAF_NS;
+    uint64_t begin_ns = clock_now_ns();
 
     for (;;) {
         bool woken = atomic_exchange(&transport->woken, false);
@@ -265,11 +273,7 @@ static void transport_ucx_poll(struct transport *transport, uint64_t timeout_ns)
         uint64_t waited_ns = clock_now_ns() - begin_ns;
         if (waited_ns >= timeout_ns)
             return;
-        uint32_t drives = atomic_load(&transport->drives);
-        doze(transport, timeout_ns - waited_ns, deaf_ns);
-        /* Longer only while nothing happens: otherwise it would be woken at every turn. */
-        bool quiet = atomic_load(&transport->driven) && drives == atomic_load(&transport->drives);
-        deaf_ns = quiet ? 2 * deaf_ns : DEAF_NS;
+        doze(transport, timeout_ns - waited_ns);
     }
 }
 

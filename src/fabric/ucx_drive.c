@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const uint64_t BUSY_NS = 1000000; /* until a lock that somebody holds is tried again */
+static const uint64_t BUSY_NS = 30000; /* until a lock that somebody holds is tried again */
 
 void ucx_lock(struct transport *transport)
 {
@@ -65,17 +65,15 @@ static bool is_rung(struct transport *transport, uint32_t seen)
 }
 
 /* Data, on the engine's thread. What else a broken connection needs is the other thread's. */
-static bool try_move(struct transport *transport)
+static void try_move(struct transport *transport)
 {
     if (!ucx_try_lock(transport))
-        return false;
+        return;
     ucx_move_data(transport);
     bool broken = transport->has_failed;
-    transport->has_failed = false;
     ucx_unlock(transport);
     if (broken)
         ucx_nudge(transport);
-    return true;
 }
 
 /* Sleeps until data has come, or somebody rings. */
@@ -111,7 +109,7 @@ static void drive(struct transport *transport, uint32_t seen, uint64_t timeout_n
     uint64_t begin_ns = clock_now_ns(), waited_ns = 0;
 
     while (!is_rung(transport, seen) && waited_ns < timeout_ns) {
-        (void)try_move(transport);
+        try_move(transport);
         if (is_rung(transport, seen))
             break;
         if (waited_ns < transport->spin_ns)

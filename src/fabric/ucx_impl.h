@@ -291,7 +291,8 @@ struct transport {
     uint64_t swept_ns; /* when quarantine and strangers were looked through */
     uint64_t spin_ns;  /* that ucx_sleep looks before it blocks */
     bool has_landed;   /* something has, the engine is to be told */
-    bool has_failed;   /* a connection has, since the last look of the engine's thread */
+    bool has_failed;   /* a connection has, since failures were looked for */
+    uint64_t deaf_ns;  /* see doze */
     _Atomic bool woken, asleep;
     pthread_mutex_t lock; /* recursive; see above */
     bool has_lock;
@@ -361,7 +362,7 @@ enum ferry_status ucx_worker_address(struct transport *transport,
                                      struct ferry_error *err) FERRY_MUST_CHECK;
 /* Lets UCX work until it has nothing more to do. */
 void ucx_worker_progress(struct transport *transport);
-/* False: there is something to do; otherwise the epoll descriptor wakes when there is. */
+/* False: there is something to do; otherwise worker_fd becomes readable when there is. */
 bool ucx_worker_may_sleep(struct transport *transport);
 void ucx_worker_destroy(struct transport *transport);
 /* The road to a peer's worker. address is hostile. FERRY_ERR_PEER. */

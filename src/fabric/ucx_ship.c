@@ -41,8 +41,9 @@ void ucx_committed(void *arg, struct lane *lane, uint64_t from, uint64_t to)
         ucx_nudge(transport);
         return;
     }
-    ship_out(out->conn, (uint32_t)(out - out->conn->lanes.out));
-    bool rest = out->sent != to;
+    if (out->sent == from) /* nothing larger waits before it */
+        ship_out(out->conn, (uint32_t)(out - out->conn->lanes.out));
+    bool rest = out->sent != to || out->conn->failed;
     ucx_unlock(transport);
     if (rest)
         ucx_nudge(transport);

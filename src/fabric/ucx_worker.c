@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <ucs/debug/debug.h>
 
 enum { PROGRESS_MAX = 64 }; /* calls of UCX before other things have their turn */

@@ -539,17 +539,17 @@ static enum ferry_status start_mhd(struct http_server *s, struct ferry_error *er
 
 /* Signals are for other threads: the loop is not interrupted, and a client that closes its end is
  * an error of one write, not of the process. */
-static enum ferry_status start_thread(struct http_server *s, struct ferry_error *err)
+enum ferry_status http_server_start(struct http_server *server, struct ferry_error *err)
 {
     sigset_t all, before;
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&s->thread, NULL, io_main, s);
+    int rc = pthread_create(&server->thread, NULL, io_main, server);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0)
         return FERRY_FAIL(err, FERRY_ERR_IO, "http: no thread: %s", strerror(rc));
-    s->started = true;
+    server->started = true;
     return FERRY_OK;
 }
 
@@ -574,8 +574,6 @@ enum ferry_status http_server_create(struct http_server **ret_server,
         st = listen_on(s, err);
     if (st == FERRY_OK)
         st = start_mhd(s, err);
-    if (st == FERRY_OK)
-        st = start_thread(s, err);
     if (st != FERRY_OK) {
         http_server_destroy(s);
         return st;

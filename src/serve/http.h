@@ -49,11 +49,16 @@ struct http_options {
     void *arg;
 };
 
-/* Binds, and starts the I/O thread. Errors: FERRY_ERR_ARG (public address without keys; TLS),
+/* Binds. Who connects waits until http_server_start: a handler may use whatever its caller sets up
+ * in between, this server too. Errors: FERRY_ERR_ARG (public address without keys; TLS),
  * FERRY_ERR_IO (port busy: the message says so and what to do), FERRY_ERR_NOMEM. */
 enum ferry_status http_server_create(struct http_server **ret_server,
                                      const struct http_options *options,
                                      struct ferry_error *err) FERRY_MUST_CHECK;
+
+/* Starts the I/O thread, once. FERRY_ERR_IO. */
+enum ferry_status http_server_start(struct http_server *server,
+                                    struct ferry_error *err) FERRY_MUST_CHECK;
 
 /* Ends the I/O thread: no handler and no owner is called any more until destroy. NULL is allowed.
  */

@@ -157,7 +157,9 @@ static enum ferry_status start(struct server *s, struct ferry_error *err)
     http.handler = server_route;
     http.count = server_metrics_count;
     http.arg = s;
-    return st == FERRY_OK ? http_server_create(&s->http, &http, err) : st;
+    if (st == FERRY_OK)
+        st = http_server_create(&s->http, &http, err);
+    return st == FERRY_OK ? http_server_start(s->http, err) : st;
 }
 
 enum ferry_status server_create(struct server **ret_server, struct engine *engine,

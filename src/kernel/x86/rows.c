@@ -119,14 +119,17 @@ static void quantize_a32(void *row, const float *x, size_t k)
     int32_t *sum = (int32_t *)(void *)((char *)row + n_blocks * (ACT_BLOCK + 4));
     __m256 v[4];
 
-    for (; b + 8 <= k / ACT_BLOCK &&
-           quantize_eight(q + b * ACT_BLOCK, scale + b, sum + b, x + b * ACT_BLOCK);
-         b += 8)
-        ;
-    for (; b < k / ACT_BLOCK; b++) {
-        for (size_t j = 0; j < 4; j++)
-            v[j] = _mm256_loadu_ps(x + b * ACT_BLOCK + 8 * j);
-        scale[b] = quantize_block(q + b * ACT_BLOCK, &sum[b], v);
+    while (b < k / ACT_BLOCK) {
+        if (b + 8 <= k / ACT_BLOCK &&
+            quantize_eight(q + b * ACT_BLOCK, scale + b, sum + b, x + b * ACT_BLOCK)) {
+            b += 8;
+            continue;
+        }
+        for (size_t end = b + 8; b < end && b < k / ACT_BLOCK; b++) {
+            for (size_t j = 0; j < 4; j++)
+                v[j] = _mm256_loadu_ps(x + b * ACT_BLOCK + 8 * j);
+            scale[b] = quantize_block(q + b * ACT_BLOCK, &sum[b], v);
+        }
     }
     if (k % ACT_BLOCK != 0) {
         float tail[ACT_BLOCK] = {0};

@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include "base/clock.h"
+#include "fabric/fabric_impl.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -156,6 +157,38 @@ static void *wake_later(void *arg)
     return NULL;
 }
 
+/* By what lines took lately: mean of the lanes that were measured, and the sender's ring follows.
+ */
+static void test_shared_caches(void **state)
+{
+    static const struct {
+        float request, reply;
+        bool shares;
+    } CASES[] = {{0, 0, false},   {60, 0, true},   {0, 60, true},    {60, 100, true},
+                 {200, 0, false}, {60, 170, true}, {60, 300, false}, {300, 300, false}};
+    struct ranks ranks;
+    void *data;
+
+    (void)state;
+    ranks_open(&ranks, 2);
+    ranks_start_all(&ranks, 2);
+    struct fabric *f = ranks.fabrics[0];
+    assert_false(fabric_shares_cache(f, 1)); /* no lanes in use */
+    assert_int_not_equal(fabric_lanes(f, 1), 0);
+    struct road *road = f->current[1];
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        road->lanes[LANE_REQUEST][LANE_RECEIVE]->line_ns = CASES[i].request;
+        road->lanes[LANE_REPLY][LANE_RECEIVE]->line_ns = CASES[i].reply;
+        assert_int_equal(fabric_shares_cache(f, 1), CASES[i].shares);
+        assert_false(fabric_shares_cache(f, 0));
+        for (int c = 0; c < LANE_N_CHANNELS; c++) {
+            assert_int_equal(fabric_reserve(f, 1, (enum lane_channel)c, 100, &data), FERRY_OK);
+            assert_int_equal(road->lanes[c][LANE_SEND]->rewinds, CASES[i].shares);
+        }
+    }
+    ranks_close(&ranks);
+}
+
 static void test_waking(void **state)
 {
     struct ranks ranks;
@@ -188,6 +221,7 @@ int main(void)
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_credit),
         cmocka_unit_test(test_death_of_the_peer),
+        cmocka_unit_test(test_shared_caches),
         cmocka_unit_test(test_waking),
     };
 

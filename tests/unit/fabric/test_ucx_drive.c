@@ -6,6 +6,7 @@
 #include "ucx_peer.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,10 +158,11 @@ static void poller_stop(struct poller *p)
     (void)pthread_join(p->thread, NULL);
 }
 
-/* However long the engine's thread has moved data: when it computes, the other one sees to it. */
+/* However long the engine's thread has moved data: when it computes, the other one sees to it, long
+ * before it would come by itself (after 600 ms it means to sleep until 1,023 ms). */
 static void data_moves_while_the_engine_computes(void **state)
 {
-    static const uint64_t SLEEPS_NS[] = {0, 1000000, 5000000, 300000000};
+    static const uint64_t SLEEPS_NS[] = {0, 1000000, 5000000, 600000000};
     struct poller poller;
     struct both both;
     uint64_t id = 0;
@@ -168,15 +170,16 @@ static void data_moves_while_the_engine_computes(void **state)
     (void)state;
     open_warm(&both);
     poller_start(&poller, &both.far);
-    for (size_t i = 0; i < 3 * COUNT_OF(SLEEPS_NS); i++) {
+    for (size_t i = 0; i < 2 * COUNT_OF(SLEEPS_NS); i++) {
         transport_ucx.sleep(both.far.transport, lane_bell_rings(both.far.bell),
                             SLEEPS_NS[i % COUNT_OF(SLEEPS_NS)]);
         uint64_t begin = clock_now_ns();
         put(both.out, id);
         while (!take(both.in, id)) {
-            if (clock_now_ns() - begin > 2 * SECOND * patience())
+            if (clock_now_ns() - begin > SECOND / 5 * patience())
                 fail_msg("nobody moved it after a sleep of %llu ns",
                          (unsigned long long)SLEEPS_NS[i % COUNT_OF(SLEEPS_NS)]);
+            (void)sched_yield();
         }
         id++;
     }
@@ -206,32 +209,44 @@ static void both_threads_get_along(void **state)
     both_close(&both);
 }
 
-/* What the engine's thread finds broken is said by the other one, which sleeps. */
+/* Sends to a place where nothing may be sent, while the other engine sleeps. */
+static void *misbehave(void *arg)
+{
+    struct both *both = arg;
+    struct transport_conn *conn = both->out->conn;
+    const struct timespec pause = {.tv_nsec = 700000000};
+    struct ucx_send *send = mem_zero(sizeof *send);
+
+    if (send == NULL)
+        return NULL;
+    (void)nanosleep(&pause, NULL);
+    send->conn = conn;
+    send->header.data = (struct ucx_data){.label = conn->peer, .from = 1, .next = LANE_ALIGN};
+    ucx_lock(both->near.transport);
+    ucx_endpoint_post(send, UCX_DATA, sizeof send->header.data, "x", 1);
+    ucx_unlock(both->near.transport);
+    return NULL;
+}
+
+/* What the engine's thread finds broken is said by the other one, which sleeps: at once, and not
+ * only when it would have come by itself (see above). */
 static void a_loss_that_the_engine_sees_is_told(void **state)
 {
     struct poller poller;
     struct both both;
+    pthread_t thread;
 
     (void)state;
     open_warm(&both);
     poller_start(&poller, &both.far);
-    struct transport_conn *conn = both.out->conn;
-    struct ucx_send *send = mem_zero(sizeof *send);
-    assert_non_null(send);
-    send->conn = conn;
-    send->header.data = (struct ucx_data){.label = conn->peer, .from = 1, .next = LANE_ALIGN};
-    for (int i = 0; i < 20; i++) /* the other one leaves it to this one */
-        transport_ucx.sleep(both.far.transport, lane_bell_rings(both.far.bell), 10000000);
-    ucx_lock(both.near.transport);
-    ucx_endpoint_post(send, UCX_DATA, sizeof send->header.data, "x", 1);
-    ucx_unlock(both.near.transport);
     uint64_t begin = clock_now_ns();
-    while (!atomic_load(&both.in->lost)) {
-        assert_true(clock_now_ns() - begin < 5 * SECOND * patience());
-        transport_ucx.sleep(both.far.transport, lane_bell_rings(both.far.bell), 1000000);
-    }
-    poller_stop(&poller);
+    assert_int_equal(pthread_create(&thread, NULL, misbehave, &both), 0);
+    transport_ucx.sleep(both.far.transport, lane_bell_rings(both.far.bell), SECOND * 3 / 2);
+    (void)pthread_join(thread, NULL);
+    assert_true(both.in->lost);
     assert_non_null(strstr(both.in->reason, "where it may not"));
+    assert_true(both.in->lost_ns - begin < SECOND * 9 / 10 * patience());
+    poller_stop(&poller);
     both_close(&both);
 }
 

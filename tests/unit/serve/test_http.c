@@ -49,6 +49,28 @@ static void answers(void **state)
     assert_int_equal(web.n_gone, 0);
 }
 
+/* Whoever creates a server stores where it is before any handler could look there. */
+static void nobody_is_heard_before_the_start(void **state)
+{
+    struct web web = {.waits = true}, unused = {.waits = true};
+    struct ferry_error err = {0};
+    const struct timespec pause = {.tv_nsec = 100000000};
+
+    (void)state;
+    web_start(&web, web_options());
+    int fd = web_connect(&web);
+    web_say(fd, POST("/echo") "Content-Length: 5\r\n" LAST "hello");
+    (void)nanosleep(&pause, NULL);
+    assert_int_equal(web.n_handled, 0);
+    assert_int_equal(http_server_start(web.server, &err), FERRY_OK);
+    assert_true(web_hear(fd, text, sizeof text, "\r\n\r\nhello"));
+    assert_int_equal(web.n_handled, 1);
+    (void)close(fd);
+    web_stop(&web);
+    web_start(&unused, web_options());
+    web_stop(&unused);
+}
+
 static void connections_are_kept(void **state)
 {
     struct web web = {0};
@@ -357,11 +379,17 @@ static void addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers),       cmocka_unit_test(connections_are_kept),
-        cmocka_unit_test(streams),       cmocka_unit_test(headers_and_comments_come_in_time),
-        cmocka_unit_test(clients_leave), cmocka_unit_test(clients_are_missed_at_once),
-        cmocka_unit_test(slow_readers),  cmocka_unit_test(peers_have_a_share),
-        cmocka_unit_test(many_clients),  cmocka_unit_test(stopping_while_busy),
+        cmocka_unit_test(answers),
+        cmocka_unit_test(nobody_is_heard_before_the_start),
+        cmocka_unit_test(connections_are_kept),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(headers_and_comments_come_in_time),
+        cmocka_unit_test(clients_leave),
+        cmocka_unit_test(clients_are_missed_at_once),
+        cmocka_unit_test(slow_readers),
+        cmocka_unit_test(peers_have_a_share),
+        cmocka_unit_test(many_clients),
+        cmocka_unit_test(stopping_while_busy),
         cmocka_unit_test(addresses),
     };
     (void)signal(SIGPIPE, SIG_IGN); /* as the command does */

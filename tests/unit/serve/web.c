@@ -238,7 +238,8 @@ void web_start(struct web *web, struct http_options options)
     options.handler = handle;
     options.count = count;
     options.arg = web;
-    if (http_server_create(&web->server, &options, &err) != FERRY_OK)
+    if (http_server_create(&web->server, &options, &err) != FERRY_OK ||
+        (!web->waits && http_server_start(web->server, &err) != FERRY_OK))
         fail_msg("%s", err.msg);
     web->port = http_port(web->server);
 }

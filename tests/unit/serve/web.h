@@ -23,6 +23,7 @@
 struct web {
     struct http_server *server;
     unsigned port;
+    bool waits; /* web_start does not start the I/O thread */
     size_t n_pieces, piece_bytes;
     unsigned quiet_ms;
     atomic_int n_handled, n_gone, n_drained, n_closed, n_again, n_cancelled;
