@@ -158,8 +158,19 @@ static void poller_stop(struct poller *p)
     (void)pthread_join(p->thread, NULL);
 }
 
+/* Lets the other thread look, and see that the engine's moves data. */
+static void *wake_main(void *arg)
+{
+    const struct side *side = arg;
+    const struct timespec pause = {.tv_nsec = 20000000};
+
+    (void)nanosleep(&pause, NULL);
+    transport_ucx.wake(side->transport);
+    return NULL;
+}
+
 /* However long the engine's thread has moved data: when it computes, the other one sees to it, long
- * before it would come by itself (after 600 ms it means to sleep until 1,023 ms). */
+ * before it would come by itself (after 600 ms it means to sleep until 1,043 ms). */
 static void data_moves_while_the_engine_computes(void **state)
 {
     static const uint64_t SLEEPS_NS[] = {0, 1000000, 5000000, 600000000};
@@ -171,8 +182,11 @@ static void data_moves_while_the_engine_computes(void **state)
     open_warm(&both);
     poller_start(&poller, &both.far);
     for (size_t i = 0; i < 2 * COUNT_OF(SLEEPS_NS); i++) {
+        pthread_t waker;
+        assert_int_equal(pthread_create(&waker, NULL, wake_main, &both.far), 0);
         transport_ucx.sleep(both.far.transport, lane_bell_rings(both.far.bell),
                             SLEEPS_NS[i % COUNT_OF(SLEEPS_NS)]);
+        (void)pthread_join(waker, NULL);
         uint64_t begin = clock_now_ns();
         put(both.out, id);
         while (!take(both.in, id)) {
