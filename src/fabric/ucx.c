@@ -68,6 +68,7 @@ static enum ferry_status make_listener(struct transport *transport, const char *
                           errno == EADDRINUSE ? "the address is in use; choose another port"
                                               : strerror(errno));
     ucx_address_format(&own, transport->address);
+    ucx_address_device(&own, transport->device);
     transport->listens = true;
     return add_to_epoll(transport, transport->listen_fd, &transport->listen_fd, err);
 }

@@ -140,6 +140,33 @@ static void fill_wildcard(struct sockaddr_storage *address)
     freeifaddrs(all);
 }
 
+static bool is_same(const struct sockaddr *one, const struct sockaddr_storage *other)
+{
+    if (one == NULL || one->sa_family != other->ss_family)
+        return false;
+    if (one->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)one)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)other)->sin_addr.s_addr;
+    return one->sa_family == AF_INET6 &&
+           IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)(const void *)one)->sin6_addr,
+                              &((const struct sockaddr_in6 *)other)->sin6_addr);
+}
+
+void ucx_address_device(const struct sockaddr_storage *address, char ret_name[UCX_DEVICE_MAX])
+{
+    struct ifaddrs *all;
+
+    ret_name[0] = 0;
+    if (getifaddrs(&all) != 0)
+        return;
+    for (const struct ifaddrs *each = all; each != NULL && ret_name[0] == 0;
+         each = each->ifa_next) {
+        if (is_same(each->ifa_addr, address) && strlen(each->ifa_name) < UCX_DEVICE_MAX)
+            memcpy(ret_name, each->ifa_name, strlen(each->ifa_name) + 1);
+    }
+    freeifaddrs(all);
+}
+
 void ucx_address_format(const struct sockaddr_storage *address,
                         char ret_text[TRANSPORT_ADDRESS_MAX])
 {

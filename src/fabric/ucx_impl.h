@@ -34,6 +34,7 @@ enum {
     UCX_IN_FLIGHT = 4,     /* ranges of one lane that UCX has not sent yet */
     UCX_RANGES = 256,      /* ranges of one lane that have come before their turn */
     UCX_WORKER_MAX = 2048, /* bytes of a worker's address (100 to 240 in use) */
+    UCX_DEVICE_MAX = 16,   /* of a device's name, as IF_NAMESIZE */
 };
 
 /* ---- ucx_address.c ---- */
@@ -50,6 +51,9 @@ enum ferry_status ucx_address_parse(struct ucx_address *ret, const char *text, s
 /* Numeric; a wildcard is replaced by an address of this host that others may reach. */
 void ucx_address_format(const struct sockaddr_storage *address,
                         char ret_text[TRANSPORT_ADDRESS_MAX]);
+
+/* Name of the device that has an address; "" when none has it, as of a wildcard. */
+void ucx_address_device(const struct sockaddr_storage *address, char ret_name[UCX_DEVICE_MAX]);
 
 /* ---- ucx_process.c ---- */
 
@@ -285,8 +289,9 @@ struct transport {
     int listen_fd, wake_fd, epoll_fd;
     int worker_fd, ring_fd; /* UCX's; and what wakes the engine's thread while it polls */
     bool listens; /* the listener is watched: not for a while after it ran out of descriptors */
-    sa_family_t family; /* of the listener */
-    bool no_share;      /* this process maps nobody's memory and nobody maps its */
+    sa_family_t family;          /* of the listener */
+    char device[UCX_DEVICE_MAX]; /* that it is bound to; "": to all */
+    bool no_share;               /* this process maps nobody's memory and nobody maps its */
     uint64_t host;
     uint64_t swept_ns; /* when quarantine and strangers were looked through */
     uint64_t spin_ns;  /* that ucx_sleep looks before it blocks */

@@ -91,9 +91,11 @@ enum ferry_status ucx_memory_share(struct ucx_memory *ret, size_t n_bytes, const
         fcntl(fd, F_ADD_SEALS, SEALS) == 0)
         region = map_region(fd, total);
     if (region == NULL) {
-        enum ferry_status st = FERRY_FAIL(
-            err, FERRY_ERR_NOMEM, "%s: no shared memory for %zu bytes: %s; make the lanes smaller",
-            what, total, strerror(errno));
+        enum ferry_status st =
+            FERRY_FAIL(err, FERRY_ERR_NOMEM, "%s: no shared memory for %zu bytes: %s; %s", what,
+                       total, strerror(errno),
+                       errno == EMFILE || errno == ENFILE ? "allow more open files (ulimit -n)"
+                                                          : "make the lanes smaller");
         if (fd >= 0)
             (void)close(fd);
         return st;

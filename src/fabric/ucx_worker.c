@@ -41,6 +41,9 @@ static const struct setting SETTINGS[] = {
     /* A user may list others, RDMA for one. */
     {"UCX_TLS", "TLS", "tcp,self", false},
     {"UCX_TCP_AF_PRIO", "AF_PRIO", "inet,inet6", false},
+    /* Whoever reaches UCX's port can end the process (docs/decisions/0006-ucx.md): it is open where
+     * the group's is, and nowhere else. */
+    {"UCX_NET_DEVICES", "NET_DEVICES", NULL, false},
     /* The connection for control messages knows of a death before UCX would. */
     {"UCX_KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "inf", false},
     /* One TCP connection to a peer carries everything. */
@@ -74,6 +77,12 @@ static enum ferry_status set_options(const struct transport *transport, ucp_conf
         /* UCX connects by one family, whatever addresses there are. */
         if (transport->family == AF_INET6 && strcmp(setting->name, "AF_PRIO") == 0)
             value = "inet6,inet";
+        if (strcmp(setting->name, "NET_DEVICES") == 0) {
+            /* Other transports have devices of other names, which their user knows. */
+            if (transport->device[0] == 0 || getenv("UCX_TLS") != NULL)
+                continue;
+            value = transport->device;
+        }
         ucs_status_t status = ucp_config_modify(config, setting->name, value);
         if (status != UCS_OK) {
             char what[128];

@@ -4,10 +4,12 @@
 #include "fabric/ucx_impl.h"
 #include "ucx_peer.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* Before anything else has set one. */
 static void crash_signals_are_the_programs_own(void **state)
@@ -47,6 +49,40 @@ static void a_worker_starts_once_and_ends_with_the_transport(void **state)
     SIDE_WAIT(&side, 3000, ucx_worker_may_sleep(side.transport));
     side_close(&side);
     assert_in_range(count_descriptors(), 1, before + 2); /* UCX keeps some of its own */
+}
+
+/* Of this process, at other addresses than loopback. */
+static size_t count_open_ports(void)
+{
+    size_t n_open = 0;
+
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_storage at;
+        socklen_t n = sizeof at, n_value = sizeof(int);
+        int listens = 0;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n_value) != 0 || !listens ||
+            getsockname(fd, (struct sockaddr *)&at, &n) != 0 || at.ss_family != AF_INET)
+            continue;
+        n_open += ntohl(((const struct sockaddr_in *)&at)->sin_addr.s_addr) != INADDR_LOOPBACK;
+    }
+    return n_open;
+}
+
+/* Whoever reaches the port of UCX's TCP can end the process, key or not. */
+static void a_group_of_one_host_is_reached_from_nowhere_else(void **state)
+{
+    unsigned char address[UCX_WORKER_MAX];
+    struct ferry_error err = {0};
+    struct side side;
+    size_t n;
+
+    (void)state;
+    side_open(&side);
+    assert_string_equal(side.transport->device, "lo");
+    if (ucx_worker_address(side.transport, address, &n, &err) != FERRY_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(count_open_ports(), 0);
+    side_close(&side);
 }
 
 static void a_worker_that_cannot_start_is_an_error(void **state)
@@ -93,6 +129,7 @@ int main(void)
     crash_signals_are_the_programs_own(NULL); /* cmocka sets its own around a test */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_starts_once_and_ends_with_the_transport),
+        cmocka_unit_test(a_group_of_one_host_is_reached_from_nowhere_else),
         cmocka_unit_test(a_worker_that_cannot_start_is_an_error),
         cmocka_unit_test(a_road_to_nowhere_is_lost_and_can_be_closed),
     };
