@@ -147,7 +147,7 @@ static void transport_ucx_destroy(struct transport *transport)
         if (transport->conns[i] != NULL)
             ucx_close(transport->conns[i], false);
     }
-    ucx_worker_progress(transport);
+    (void)ucx_worker_progress(transport);
     ucx_worker_destroy(transport); /* what still waited is over now */
     ucx_conn_reap(transport, true);
     ucx_quarantine_sweep(transport, true);
@@ -213,7 +213,8 @@ static size_t pass(struct transport *transport)
 {
     ucx_lock(transport);
     move_all(transport);
-    ucx_move_data(transport);
+    (void)ucx_move_data(transport);
+    ucx_ship(transport);
     transport->has_failed = false;
     size_t n = ucx_conn_deliver(transport);
     ucx_conn_reap(transport, false);

@@ -49,14 +49,15 @@ void ucx_ring(struct transport *transport)
         return; /* the counter is full: it is readable, which is all that is wanted */
 }
 
-void ucx_move_data(struct transport *transport)
+bool ucx_move_data(struct transport *transport)
 {
-    ucx_worker_progress(transport);
+    bool any = ucx_worker_progress(transport);
+
     if (transport->has_landed) {
         transport->has_landed = false;
         ucx_ring(transport);
     }
-    ucx_ship(transport);
+    return any;
 }
 
 static bool is_rung(struct transport *transport, uint32_t seen)
@@ -69,7 +70,8 @@ static void try_move(struct transport *transport)
 {
     if (!ucx_try_lock(transport))
         return;
-    ucx_move_data(transport);
+    if (ucx_move_data(transport))
+        ucx_ship(transport); /* what could not be sent before, and credits */
     bool broken = transport->has_failed;
     ucx_unlock(transport);
     if (broken)

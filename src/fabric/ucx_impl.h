@@ -330,8 +330,8 @@ bool ucx_try_lock(struct transport *transport); /* false: another has it, or wai
 struct lane_bell *ucx_bell(struct transport *transport);
 /* Rings the own bell, however the engine's thread sleeps. Any thread. */
 void ucx_ring(struct transport *transport);
-/* Lets UCX work and sends what was committed. With the lock. */
-void ucx_move_data(struct transport *transport);
+/* Lets UCX work, and rings if anything came. Returns whether there was anything. With the lock. */
+bool ucx_move_data(struct transport *transport);
 /* As lane_bell_sleep on the own bell. Any thread, but one at a time moves data. */
 void ucx_sleep(struct transport *transport, uint32_t seen, uint64_t timeout_ns);
 
@@ -365,8 +365,8 @@ struct transport_conn *ucx_conn_find(struct transport *transport, const struct u
 enum ferry_status ucx_worker_address(struct transport *transport,
                                      unsigned char ret_address[UCX_WORKER_MAX], size_t *ret_bytes,
                                      struct ferry_error *err) FERRY_MUST_CHECK;
-/* Lets UCX work until it has nothing more to do. */
-void ucx_worker_progress(struct transport *transport);
+/* Lets UCX work until it has nothing more to do. Returns whether it had anything. */
+bool ucx_worker_progress(struct transport *transport);
 /* False: there is something to do; otherwise worker_fd becomes readable when there is. */
 bool ucx_worker_may_sleep(struct transport *transport);
 void ucx_worker_destroy(struct transport *transport);

@@ -203,12 +203,13 @@ void ucx_worker_destroy(struct transport *transport)
     transport->worker_fd = -1;
 }
 
-void ucx_worker_progress(struct transport *transport)
+bool ucx_worker_progress(struct transport *transport)
 {
     for (int i = 0; transport->worker != NULL && i < PROGRESS_MAX; i++) {
         if (ucp_worker_progress(transport->worker) == 0)
-            return;
+            return i > 0;
     }
+    return true;
 }
 
 bool ucx_worker_may_sleep(struct transport *transport)
