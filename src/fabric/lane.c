@@ -252,10 +252,13 @@ bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned
         lane->broken = true;
         return false;
     }
-    uint64_t skip = header.span - message_bytes(header.n_bytes);
-    bool first = lane->taken == lane->tail;
+    size_t message = message_bytes(header.n_bytes);
+    size_t skip = (size_t)header.span - message;
+    /* Before a message that would have fitted: the sender has rewound (skip_bytes), and waits for
+     * nearly the whole ring. */
+    bool rewound = lane->bell != NULL && skip >= message && lane->taken == lane->tail;
     lane->taken += header.span;
-    if (skip > 0 && first && lane->bell != NULL) { /* nearly the whole ring, of who rewinds */
+    if (rewound) {
         give_back(lane, skip);
         header.span -= skip;
     }
