@@ -9,13 +9,11 @@
 #include "fabric/ucx_impl.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { EVENTS_MAX = 64 };
@@ -250,11 +248,8 @@ static void doze(struct transport *transport, uint64_t timeout_ns)
     bool may_sleep = !atomic_load(&transport->woken) && !transport->has_failed &&
                      !ucx_ship_due(transport) && (driven || ucx_worker_may_sleep(transport));
     ucx_unlock(transport);
-    if (may_sleep) {
-        const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
-                                         .tv_nsec = (long)(timeout_ns % 1000000000u)};
-        (void)ppoll(fds, driven || transport->worker_fd < 0 ? 1 : 2, &timeout, NULL);
-    }
+    if (may_sleep)
+        (void)ucx_wait(fds, driven || transport->worker_fd < 0 ? 1 : 2, timeout_ns);
     atomic_store(&transport->deaf, false);
     atomic_store(&transport->asleep, false);
     /* Longer only while nothing happens: otherwise it would be woken at every turn. */

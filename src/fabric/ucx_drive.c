@@ -10,7 +10,6 @@
 #include "base/cpu.h"
 #include "fabric/ucx_impl.h"
 
-#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,6 +36,14 @@ bool ucx_try_lock(struct transport *transport)
 struct lane_bell *ucx_bell(struct transport *transport)
 {
     return (struct lane_bell *)(void *)transport->bell.region->data;
+}
+
+bool ucx_wait(struct pollfd *fds, size_t n, uint64_t timeout_ns)
+{
+    const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
+                                     .tv_nsec = (long)(timeout_ns % 1000000000u)};
+
+    return ppoll(fds, n, &timeout, NULL) > 0;
 }
 
 void ucx_ring(struct transport *transport)
@@ -96,9 +103,7 @@ static void block(struct transport *transport, uint32_t seen, uint64_t timeout_n
         if (armed || busy) {
             struct pollfd fds[] = {{.fd = transport->ring_fd, .events = POLLIN},
                                    {.fd = transport->worker_fd, .events = POLLIN}};
-            const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
-                                             .tv_nsec = (long)(timeout_ns % 1000000000u)};
-            if (ppoll(fds, armed ? 2 : 1, &timeout, NULL) > 0 && fds[0].revents != 0 &&
+            if (ucx_wait(fds, armed ? 2 : 1, timeout_ns) && fds[0].revents != 0 &&
                 read(transport->ring_fd, &count, sizeof count) < 0)
                 count = 0; /* nobody else reads it: it cannot be */
         }

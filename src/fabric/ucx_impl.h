@@ -17,6 +17,7 @@
 #include "base/limits.h"
 #include "fabric/transport.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -328,6 +329,8 @@ void ucx_lock(struct transport *transport);
 void ucx_unlock(struct transport *transport);
 bool ucx_try_lock(struct transport *transport); /* false: another has it, or waits for it */
 struct lane_bell *ucx_bell(struct transport *transport);
+/* Waits until a descriptor is readable, or the time is over. Returns whether one is. */
+bool ucx_wait(struct pollfd *fds, size_t n, uint64_t timeout_ns);
 /* Rings the own bell, however the engine's thread sleeps. Any thread. */
 void ucx_ring(struct transport *transport);
 /* Lets UCX work, and rings if anything came. Returns whether there was anything. With the lock. */
