@@ -407,9 +407,9 @@ static void mode_round(void *state, int scene, bool compute, float *out)
     }
     dispatch(s);
     s->in[rank] = s->out[rank];
-    for (int r = 0; r < s->shape->n_ranks; r++)
-        s->sink += touch(rows_of(&s->in[r]), head_of(&s->in[r])->n_rows * s->row_bytes);
-    if (s->shape->sum_experts) {
+    if (s->shape->sum_experts) { /* else group_leaves' rows are read */
+        for (int r = 0; r < s->shape->n_ranks; r++)
+            s->sink += touch(rows_of(&s->in[r]), head_of(&s->in[r])->n_rows * s->row_bytes);
         const int32_t n_slots = place_pairs(s);
 
         if (compute)

@@ -220,17 +220,15 @@ static void bench_dtype(enum dtype t, const struct options *o, void *weights, si
     size_t stride = act_row_bytes(act_format_for(t), K);
     uint8_t *act = mem_alloc(stride * o->rows);
     float *wide = mem_alloc(n_groups * KERNEL_GROUP * 8 * sizeof *wide);
-    int32_t index[ROWS_MAX];
+    const void *at[ROWS_MAX];
 
     kernels_init(&kernels, o->level);
     for (size_t i = 0; i < o->rows; i++) {
         draw_act(t, act + i * stride, K);
-        index[i] = (int32_t)(i * 7 % o->rows);
+        at[i] = act + i * 7 % o->rows * stride;
     }
     fill_groups(t, weights, n_groups);
-    struct matmul_job job = {.act = act,
-                             .act_stride = stride,
-                             .act_index = index,
+    struct matmul_job job = {.act_at = at,
                              .n_rows = o->rows,
                              .out = out,
                              .out_stride = COLS_MAX,

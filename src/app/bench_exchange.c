@@ -3,9 +3,9 @@
  * Tokens, experts and weights are drawn as bench/exchange/baseline.c draws them: a number is a
  * function of where it is used, so that every rank and every program has the same ones. An expert
  * is a factor: its row is the row that came, times the factor. Expert compute is left out, here and
- * in the baselines: a timed round reads every row that came (a word of each cache line), and then
- * either scales it once per group ("scaled"), or adds up experts' rows that are there already
- * ("summed": what a real layer does on top; rounds of a check compute them). */
+ * in the baselines: a timed round either scales every row that came once per group ("scaled"), or
+ * reads it (a word of each cache line, for each of its experts) and adds up experts' rows that are
+ * there already ("summed": what a real layer does on top; rounds of a check compute them). */
 #include "app/bench_exchange.h"
 
 #include "base/alloc.h"
@@ -187,7 +187,7 @@ static void compute_experts(const struct bench *b, const struct exchange_job *jo
         float factor = factor_of(e);
         for (int32_t s = job->begin[e]; s < job->begin[e + 1]; s++) {
             float *out = job->out + (size_t)s * job->out_stride;
-            widen(b, job->rows.a32 + (size_t)job->slot_row[s] * job->rows.a32_bytes, out);
+            widen(b, job->a32_at[s], out);
             for (size_t c = 0; c < b->shape->hidden; c++)
                 out[c] *= factor;
         }
@@ -210,14 +210,15 @@ struct touch_arg {
 static void touch_rows(void *arg, size_t begin, size_t end, int thread_index)
 {
     const struct touch_arg *a = arg;
-    const unsigned char *rows = a->job->rows.a32;
-    size_t row_bytes = a->job->rows.a32_bytes;
     uint64_t sum = 0, word;
 
     (void)thread_index;
-    for (size_t at = begin * row_bytes; at < end * row_bytes; at += CACHE_LINE) {
-        memcpy(&word, rows + at, sizeof word);
-        sum += word;
+    for (size_t s = begin; s < end; s++) {
+        const unsigned char *row = a->job->a32_at[s];
+        for (size_t at = 0; at < a->b->row_bytes; at += CACHE_LINE) {
+            memcpy(&word, row + at, sizeof word);
+            sum += word;
+        }
     }
     atomic_fetch_add_explicit(&a->b->sink, sum, memory_order_relaxed);
 }
@@ -227,13 +228,10 @@ static size_t run_experts(void *arg, const struct exchange_job *job)
 {
     struct bench *b = arg;
     struct touch_arg touch = {b, job};
-    int32_t last = 0;
 
-    for (size_t s = 0; s < job->n_slots; s++)
-        last = job->slot_row[s] > last ? job->slot_row[s] : last;
-    device_for(b->device, (size_t)last + 1, 16, touch_rows, &touch);
-    if (!b->shape->summed)
+    if (!b->shape->summed) /* scale_row reads them */
         return job->n_slots;
+    device_for(b->device, job->n_slots, 16, touch_rows, &touch);
     if (b->computes) {
         compute_experts(b, job);
         b->n_filled = 0;

@@ -62,8 +62,9 @@ struct ffn_job {
     const struct ffn_weights *experts; /* [n_experts] */
     size_t n_experts;
     const int32_t *begin;      /* [n_experts + 1] */
-    const int32_t *slot_token; /* [n_slots]; row of `in`; NULL: slot i reads row i */
-    struct act_rows in;
+    struct act_rows in;        /* slot i reads row i, but for formats that follow */
+    const void *const *a32_at; /* [n_slots] where each slot's row is as A32, and as f32 */
+    const void *const *f32_at;
     void *hidden; /* scratch: n_slots rows of the down matrix's activation format, act_row_bytes()
                      apart */
     float *out;   /* [n_slots, n_cols of down] */

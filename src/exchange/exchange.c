@@ -29,7 +29,7 @@ static size_t rounds_of(const struct exchange_options *options)
 size_t exchange_bytes(const struct exchange_options *options)
 {
     bool many = options->fabric != NULL;
-    size_t slots = slots_of(options), n = job_bytes(options, exchange_job_slots(options), many);
+    size_t slots = slots_of(options), n = job_bytes(options, exchange_job_slots(options));
 
     n += options->n_layers * options->max_experts * sizeof(atomic_uint_fast64_t);
     n += rounds_of(options) * plan_bytes(slots, many);
@@ -90,7 +90,7 @@ static bool make_rest(struct exchange *x)
     x->counts = arena_array(&x->arena, n_counts, sizeof *x->counts);
     x->told = arena_zero(&x->arena, n_counts * sizeof *x->told);
     if (x->counts == NULL || x->told == NULL ||
-        !job_create(&x->job, &x->arena, x->device, o, exchange_job_slots(o), o->fabric != NULL))
+        !job_create(&x->job, &x->arena, x->device, o, exchange_job_slots(o)))
         return false;
     for (size_t i = 0; i < n_counts; i++)
         atomic_init(&x->counts[i], 0);

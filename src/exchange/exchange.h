@@ -34,14 +34,15 @@ struct exchange_rows {
     size_t f32_stride;
 };
 
-/* Expert work of one layer: slots sorted by expert, expert e owns [begin[e], begin[e + 1]); slot i
- * reads row slot_row[i] of `rows` and writes row i of out. */
+/* Expert work of one layer: slots sorted by expert, expert e owns [begin[e], begin[e + 1]). Slot i
+ * reads its row where it came to lie, in the window of whoever sent it, and writes row i of out. */
 struct exchange_job {
     size_t layer, n_experts, n_slots;
-    const int32_t *begin;    /* [n_experts + 1] */
-    const int32_t *slot_row; /* [n_slots] */
-    struct exchange_rows rows;
-    float *out; /* [n_slots, out_stride] */
+    const int32_t *begin; /* [n_experts + 1] */
+    const void *const
+        *a32_at; /* [n_slots] each slot's row as A32, and as f32; NULL: no expert of */
+    const void *const *f32_at; /* the layer takes it */
+    float *out;                /* [n_slots, out_stride] */
     size_t out_stride;
 };
 
@@ -72,8 +73,8 @@ enum { EXCHANGE_ROUNDS = 2 }; /* micro-batches that may be on their way at once 
 struct exchange_options {
     size_t max_tokens; /* of one round */
     size_t max_top_k, max_experts, n_layers, hidden;
-    size_t a32_bytes, f32_floats; /* widest row of any layer: bytes of its A32 part, floats of its
-                                     f32 part; 0: no layer has it. Only with a fabric */
+    size_t a32_bytes, f32_floats; /* widest row of any layer as it travels: bytes of its A32 part,
+                                     floats of its f32 part; 0: no layer has it */
     bool combine_bf16;            /* every node of the tree is rounded to bf16 */
     exchange_experts_fn *run_experts;
     exchange_sum_fn *sum_group; /* NULL: rows of run_experts are added along the tree. Otherwise

@@ -8,64 +8,30 @@
 #include <string.h>
 
 bool job_create(struct job *job, struct arena *arena, struct device *device,
-                const struct exchange_options *options, size_t max_slots, bool staging)
+                const struct exchange_options *options, size_t max_slots)
 {
     *job = (struct job){.device = device,
                         .max_slots = max_slots,
                         .max_experts = options->max_experts,
                         .hidden = options->hidden,
-                        .a32_bytes = options->a32_bytes,
-                        .f32_floats = options->f32_floats,
                         .bf16_nodes = options->combine_bf16,
                         .sum_group = options->sum_group,
                         .arg = options->arg};
     job->begin = arena_array(arena, options->max_experts + 1, sizeof *job->begin);
-    job->slot_row = arena_array(arena, max_slots, sizeof *job->slot_row);
+    job->a32_at = arena_array(arena, max_slots, sizeof *job->a32_at);
+    job->f32_at = arena_array(arena, max_slots, sizeof *job->f32_at);
     job->pair_slot = arena_array(arena, max_slots, sizeof *job->pair_slot);
     job->group_first = arena_array(arena, max_slots, sizeof *job->group_first);
     job->out = arena_array(arena, max_slots, options->hidden * sizeof *job->out);
-    if (staging && options->a32_bytes > 0)
-        job->staged_a32 = arena_array(arena, max_slots, options->a32_bytes);
-    if (staging && options->f32_floats > 0)
-        job->staged_f32 = arena_array(arena, max_slots, options->f32_floats * sizeof(float));
-    return job->begin != NULL && job->slot_row != NULL && job->pair_slot != NULL &&
-           job->group_first != NULL && job->out != NULL &&
-           (!staging || options->a32_bytes == 0 || job->staged_a32 != NULL) &&
-           (!staging || options->f32_floats == 0 || job->staged_f32 != NULL);
+    return job->begin != NULL && job->a32_at != NULL && job->f32_at != NULL &&
+           job->pair_slot != NULL && job->group_first != NULL && job->out != NULL;
 }
 
-size_t job_bytes(const struct exchange_options *options, size_t max_slots, bool staging)
+size_t job_bytes(const struct exchange_options *options, size_t max_slots)
 {
-    return (options->max_experts + 1) * sizeof(int32_t) + max_slots * 3 * sizeof(int32_t) +
-           max_slots * options->hidden * sizeof(float) +
-           (staging ? max_slots * (options->a32_bytes + options->f32_floats * sizeof(float)) : 0);
-}
-
-/* Rows of all sources behind each other; one source alone is read where it lies. */
-static struct exchange_rows gather_rows(struct job *job, const struct job_source *sources, size_t n)
-{
-    size_t at = 0;
-
-    if (n == 1)
-        return sources[0].rows;
-    struct exchange_rows rows = {.a32_bytes = job->a32_bytes, .f32_stride = job->f32_floats};
-    for (size_t s = 0; s < n; s++) {
-        const struct exchange_rows *r = &sources[s].rows;
-        FERRY_ASSERT(at + sources[s].n_rows <= job->max_slots);
-        if (r->a32 != NULL) {
-            FERRY_ASSERT(r->a32_bytes == job->a32_bytes);
-            memcpy(job->staged_a32 + at * job->a32_bytes, r->a32,
-                   sources[s].n_rows * job->a32_bytes);
-            rows.a32 = job->staged_a32;
-        }
-        for (size_t i = 0; r->f32 != NULL && i < sources[s].n_rows; i++)
-            memcpy(job->staged_f32 + (at + i) * job->f32_floats, r->f32 + i * r->f32_stride,
-                   job->hidden * sizeof(float));
-        if (r->f32 != NULL)
-            rows.f32 = job->staged_f32;
-        at += sources[s].n_rows;
-    }
-    return rows;
+    return (options->max_experts + 1) * sizeof(int32_t) +
+           max_slots * (2 * sizeof(void *) + 2 * sizeof(uint32_t)) +
+           max_slots * options->hidden * sizeof(float);
 }
 
 /* A counting sort by expert; inside an expert in the order of sources and pairs. */
@@ -74,7 +40,6 @@ static void sort_pairs(struct job *job, size_t n_experts, const struct job_sourc
 {
     int32_t *begin = job->begin;
     size_t pair = 0;
-    int32_t base = 0; /* first row of the source among all */
 
     memset(begin, 0, (n_experts + 1) * sizeof *begin);
     for (size_t s = 0; s < n_sources; s++) {
@@ -86,13 +51,16 @@ static void sort_pairs(struct job *job, size_t n_experts, const struct job_sourc
     /* begin[e] is used as the cursor of expert e, which leaves it at the end of e's slots: shifted
      * back below. */
     for (size_t s = 0; s < n_sources; s++) {
+        const struct exchange_rows *rows = &sources[s].rows;
         for (size_t i = 0; i < sources[s].n_pairs; i++, pair++) {
             const struct exchange_pair *p = &sources[s].pairs[i];
             int32_t slot = begin[p->expert]++;
-            job->slot_row[slot] = base + (int32_t)p->row;
+            if (rows->a32 != NULL)
+                job->a32_at[slot] = rows->a32 + p->row * rows->a32_bytes;
+            if (rows->f32 != NULL)
+                job->f32_at[slot] = rows->f32 + p->row * rows->f32_stride;
             job->pair_slot[pair] = (uint32_t)slot;
         }
-        base += (int32_t)sources[s].n_rows;
     }
     memmove(begin + 1, begin, n_experts * sizeof *begin);
     begin[0] = 0;
@@ -103,16 +71,19 @@ size_t job_run(struct job *job, size_t layer, size_t n_experts, const struct job
 {
     size_t n_slots = 0;
 
-    for (size_t s = 0; s < n_sources; s++)
+    for (size_t s = 0; s < n_sources; s++) {
+        FERRY_ASSERT((sources[s].rows.a32 != NULL) == (sources[0].rows.a32 != NULL));
+        FERRY_ASSERT((sources[s].rows.f32 != NULL) == (sources[0].rows.f32 != NULL));
         n_slots += sources[s].n_pairs;
+    }
     FERRY_ASSERT(n_slots <= job->max_slots && n_experts <= job->max_experts);
     sort_pairs(job, n_experts, sources, n_sources);
     job->work = (struct exchange_job){.layer = layer,
                                       .n_experts = n_experts,
                                       .n_slots = n_slots,
                                       .begin = job->begin,
-                                      .slot_row = job->slot_row,
-                                      .rows = gather_rows(job, sources, n_sources),
+                                      .a32_at = sources[0].rows.a32 != NULL ? job->a32_at : NULL,
+                                      .f32_at = sources[0].rows.f32 != NULL ? job->f32_at : NULL,
                                       .out = job->out,
                                       .out_stride = job->hidden};
     return n_slots > 0 ? run_experts(arg, &job->work) : 0;

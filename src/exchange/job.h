@@ -15,32 +15,30 @@ struct job_source {
                                           most LIMIT_TOP_K pairs; private memory */
     size_t n_pairs, n_groups;
     struct exchange_rows rows;
-    size_t n_rows;
 };
 
 struct job {
     struct device *device;
     size_t max_slots, max_experts, hidden;
-    size_t a32_bytes, f32_floats;
     bool bf16_nodes;
     exchange_sum_fn *sum_group;
     void *arg; /* of sum_group */
     struct exchange_job work;
-    int32_t *begin;            /* [max_experts + 1] */
-    int32_t *slot_row;         /* [max_slots] */
-    uint32_t *pair_slot;       /* [max_slots] slot of pair i, sources one after the other */
-    uint32_t *group_first;     /* [max_slots] of one source: its groups' first pairs */
-    float *out;                /* [max_slots, hidden] */
-    unsigned char *staged_a32; /* [max_slots, a32_bytes] rows of several sources side by side */
-    float *staged_f32;         /* [max_slots, f32_floats] */
+    int32_t *begin;        /* [max_experts + 1] */
+    const void **a32_at;   /* [max_slots] */
+    const void **f32_at;   /* [max_slots] */
+    uint32_t *pair_slot;   /* [max_slots] slot of pair i, sources one after the other */
+    uint32_t *group_first; /* [max_slots] of one source: its groups' first pairs */
+    float *out;            /* [max_slots, hidden] */
 };
 
-/* staging: rows of several sources will meet. False: no memory. */
+/* False: no memory. */
 bool job_create(struct job *job, struct arena *arena, struct device *device,
-                const struct exchange_options *options, size_t max_slots, bool staging);
-size_t job_bytes(const struct exchange_options *options, size_t max_slots, bool staging);
+                const struct exchange_options *options, size_t max_slots);
+size_t job_bytes(const struct exchange_options *options, size_t max_slots);
 
-/* Sorts and computes all pairs of n sources (max_slots at most). Returns the rows computed. */
+/* Sorts and computes all pairs of n sources (max_slots at most; rows of all are in the same
+ * formats). Returns the rows computed. */
 size_t job_run(struct job *job, size_t layer, size_t n_experts, const struct job_source *sources,
                size_t n_sources, exchange_experts_fn *run_experts, void *arg);
 

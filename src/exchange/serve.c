@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Rows per expert from which on a job of more rows reads weights no less often (a tile of
- * device_ffn), while rows of several sources have to be copied side by side. */
+ * device_ffn), and only answers later. */
 enum { ROWS_ENOUGH = 64 };
 static const uint64_t RESERVE_NS = UINT64_C(10000000000); /* longest wait for a peer's credit */
 static const uint64_t LOOK_NS = UINT64_C(5000000);
@@ -242,9 +242,14 @@ struct asker {
 struct batch {
     struct job_source sources[SOURCES_MAX];
     struct asker askers[SOURCES_MAX]; /* seat < 0: the own part */
-    size_t n, n_pairs, n_rows, n_served_pairs;
+    size_t n, n_pairs, n_served_pairs;
     size_t layer;
 };
+
+static bool same_formats(const struct exchange_rows *a, const struct exchange_rows *b)
+{
+    return (a->a32 != NULL) == (b->a32 != NULL) && (a->f32 != NULL) == (b->f32 != NULL);
+}
 
 static bool add_request(struct exchange *x, struct batch *b, int seat, size_t place)
 {
@@ -256,11 +261,10 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
     struct ferry_error err;
 
     /* Of a bundle, all pairs are counted: at most some too many. */
-    bool fits = b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
-                b->n_pairs + min_size(header.n_pairs, x->shape.max_slots) <= x->job.max_slots &&
-                b->n_served_pairs + min_size(header.n_pairs, x->shape.max_slots) <=
-                    2 * x->shape.max_slots &&
-                b->n_rows + min_size(header.n_rows, x->shape.max_slots) <= x->job.max_slots;
+    bool fits =
+        b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
+        b->n_pairs + min_size(header.n_pairs, x->shape.max_slots) <= x->job.max_slots &&
+        b->n_served_pairs + min_size(header.n_pairs, x->shape.max_slots) <= 2 * x->shape.max_slots;
     bool is_bundle = (header.kind & WIRE_KIND_MASK) == WIRE_BUNDLE;
     if (!fits && (is_bundle || header.n_pairs <= x->shape.max_slots))
         return false; /* in a later job; but one that never fits is refused below */
@@ -274,13 +278,13 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
         serve_settle(x, inbox, place);
         return true;
     }
-    b->sources[b->n] =
-        (struct job_source){pairs, request.n_pairs, request.n_groups, request.rows, request.n_rows};
+    if (b->n > 0 && !same_formats(&b->sources[0].rows, &request.rows))
+        return false; /* no rank sends such; in a job of its own */
+    b->sources[b->n] = (struct job_source){pairs, request.n_pairs, request.n_groups, request.rows};
     b->askers[b->n++] =
         (struct asker){seat, place, header,
                        header.origin == seat ? m->incarnation : header.origin_incarnation, false};
     b->n_pairs += request.n_pairs;
-    b->n_rows += request.n_rows;
     b->n_served_pairs += request.n_pairs;
     return true;
 }
@@ -489,15 +493,14 @@ bool serve_job(struct exchange *x, struct round *round, size_t part)
     if (layer == SIZE_MAX)
         return false;
     b.layer = layer;
-    b.n = b.n_pairs = b.n_rows = b.n_served_pairs = 0;
+    b.n = b.n_pairs = b.n_served_pairs = 0;
     if (round != NULL) {
         const struct part *p = &round->plan.parts[part];
         b.sources[0] = (struct job_source){round->plan.pairs + p->first_pair, p->n_pairs,
-                                           p->n_groups, round->input.rows, round->input.n_tokens};
+                                           p->n_groups, round->input.rows};
         b.askers[0] = (struct asker){.seat = -1};
         b.n = 1;
         b.n_pairs = p->n_pairs;
-        b.n_rows = round->input.n_tokens;
     }
     if (x->options.fabric == NULL) {
         run_batch(x, &b, round, part);

@@ -44,9 +44,9 @@ void pack_group(enum dtype dtype, void *dst, const void *src, size_t row_bytes, 
 /* One matmul: out[i][c] = sum over j of act[row(i)][j] * w[c][j], for column groups [group_begin,
  * group_end). */
 struct matmul_job {
-    const void *act;          /* activation rows in the weight's format (tensor/act.h) */
-    size_t act_stride;        /* bytes between them */
-    const int32_t *act_index; /* [n_rows] row(i) = act_index[i]; NULL: row(i) = i */
+    const void *act;           /* activation rows in the weight's format (tensor/act.h) */
+    size_t act_stride;         /* bytes between them */
+    const void *const *act_at; /* [n_rows] where each row is; NULL: row i is act's row i */
     size_t n_rows;
     float *out;         /* row i at out + i * out_stride */
     size_t out_stride;  /* floats */
@@ -65,6 +65,11 @@ struct matmul_job {
  * format's integer offset folded in; formats with a minimum add acc = fma(-m or +m as f32, dx *
  * (float)sumx, acc) right after it. */
 typedef void matmul_fn(const struct matmul_job *job);
+
+static inline const void *matmul_act_row(const struct matmul_job *job, size_t i)
+{
+    return job->act_at != NULL ? job->act_at[i] : (const char *)job->act + i * job->act_stride;
+}
 
 /* ---- rows ---- */
 

@@ -190,19 +190,34 @@ static enum ferry_status route(struct pass *p, size_t layer, const struct layer_
                       p->s->positions[bad], p->s->ids[bad]);
 }
 
+/* Whether rows have come in the formats that a layer's experts take, as any of them says. */
+static bool has_formats(const struct exchange_job *work, const struct ffn_weights *w)
+{
+    bool a32 = takes_a32(&w->gate) || takes_a32(&w->up);
+    bool f32 = !takes_a32(&w->gate) || !takes_a32(&w->up);
+
+    return (!a32 || work->a32_at != NULL) && (!f32 || work->f32_at != NULL);
+}
+
 /* The exchange's callback: a layer's experts over sorted slots, this rank's tokens and others'. */
 size_t forward_experts(void *arg, const struct exchange_job *work)
 {
     const struct model *model = arg;
-    struct ffn_job job = {
-        .experts = expert_store_layer(model->store, work->layer),
-        .n_experts = work->n_experts,
-        .begin = work->begin,
-        .slot_token = work->slot_row,
-        .in = {work->rows.f32, work->rows.f32_stride, (void *)work->rows.a32, model->config.hidden},
-        .hidden = model->step.ffn_hidden,
-        .out = work->out,
-        .out_stride = work->out_stride};
+    const struct ffn_weights *experts = expert_store_layer(model->store, work->layer);
+    size_t first = 0;
+
+    while (first < work->n_experts && work->begin[first + 1] == 0)
+        first++;
+    if (first == work->n_experts || !has_formats(work, &experts[first]))
+        return 0;
+    struct ffn_job job = {.experts = experts,
+                          .n_experts = work->n_experts,
+                          .begin = work->begin,
+                          .a32_at = work->a32_at,
+                          .f32_at = work->f32_at,
+                          .hidden = model->step.ffn_hidden,
+                          .out = work->out,
+                          .out_stride = work->out_stride};
     return device_ffn(model->device, &job);
 }
 

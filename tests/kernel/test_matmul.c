@@ -161,7 +161,7 @@ static void draw_act(enum dtype dtype, void *row, size_t k, enum draw draw)
         draw_plain(DTYPE_F32, row, k, draw);
 }
 
-/* ---- one problem: weights, packed weights, activations, index, guarded output ---- */
+/* ---- one problem: weights, packed weights, activations, their addresses, guarded output ---- */
 
 struct problem {
     enum dtype dtype;
@@ -169,7 +169,7 @@ struct problem {
     uint8_t *file;
     void *packed;
     uint8_t *act;
-    int32_t *index;
+    const void **at;
     float *out;
     size_t out_floats;
     struct matmul_job job;
@@ -195,7 +195,7 @@ static void problem_init(struct problem *p, enum dtype dtype, size_t k, size_t n
     p->file = mem_alloc(n_cols * p->row_bytes + 1);
     p->packed = mem_alloc(n_groups * group_bytes + 1);
     p->act = mem_alloc(p->n_act * act_stride + 64);
-    p->index = mem_alloc((n_rows + 1) * sizeof *p->index);
+    p->at = mem_alloc((n_rows + 1) * sizeof *p->at);
     size_t stride = n_cols + below(5);
     p->out_floats = n_rows * stride + 2 * MARGIN;
     p->out = mem_alloc(p->out_floats * sizeof *p->out);
@@ -214,7 +214,7 @@ static void problem_init(struct problem *p, enum dtype dtype, size_t k, size_t n
     for (size_t i = 0; i < p->n_act; i++)
         draw_act(dtype, p->act + i * act_stride, k, act);
     for (size_t i = 0; i < n_rows; i++)
-        p->index[i] = (int32_t)below(p->n_act);
+        p->at[i] = p->act + below(p->n_act) * act_stride;
     p->job = (struct matmul_job){.act = p->act,
                                  .act_stride = act_stride,
                                  .n_rows = n_rows,
@@ -231,7 +231,7 @@ static void problem_fini(struct problem *p)
     mem_free(p->file);
     mem_free(p->packed);
     mem_free(p->act);
-    mem_free(p->index);
+    mem_free(p->at);
     mem_free(p->out);
 }
 
@@ -312,7 +312,7 @@ static void test_levels_equal_ref(void **unused)
             size_t n_cols = 1 + below(n_rows >= 13 ? 20 : 40);
             problem_init(&p, (enum dtype)t, k, n_cols, n_rows, DRAW_RANDOM, DRAW_RANDOM);
             if (below(2) != 0)
-                p.job.act_index = p.index;
+                p.job.act_at = p.at;
             if (below(2) != 0)
                 p.job.next = p.packed;
             if (below(2) != 0) {
@@ -363,7 +363,7 @@ static void test_long_k_many_rows(void **unused)
             state = (uint64_t)(t + 1000) << 32 | i;
             problem_init(&p, (enum dtype)t, shapes[i][0], shapes[i][1], shapes[i][2], DRAW_RANDOM,
                          DRAW_RANDOM);
-            p.job.act_index = p.index;
+            p.job.act_at = p.at;
             check_levels(&p);
             problem_fini(&p);
         }
@@ -381,7 +381,7 @@ static void test_rows_are_independent(void **unused)
             state = (uint64_t)(t + 2000);
             problem_init(&p, (enum dtype)t, dtype_block_elems((enum dtype)t) > 32 ? 768 : 416, 37,
                          level == CPU_LEVEL_REF ? 5 : 23, DRAW_RANDOM, DRAW_RANDOM);
-            p.job.act_index = p.index;
+            p.job.act_at = p.at;
             kernels_init(&k, (enum cpu_level)level);
             clear_out(&p);
             k.matmul[t](&p.job);
@@ -392,7 +392,7 @@ static void test_rows_are_independent(void **unused)
                 size_t row = p.n_rows - 1 - i;
                 for (size_t g = 0; g < p.job.group_end; g++) {
                     struct matmul_job one = p.job;
-                    one.act_index = p.index + row;
+                    one.act_at = p.at + row;
                     one.n_rows = 1;
                     one.out = p.job.out + row * p.job.out_stride;
                     one.group_begin = g;

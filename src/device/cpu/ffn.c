@@ -63,6 +63,22 @@ static const void *next_weights(const struct ffn_arg *a, size_t item, bool is_do
                             next % a->n_col_tiles * (a->tile_cols / KERNEL_GROUP));
 }
 
+/* The rows of a block's slots, in the format that a weight takes. */
+static void set_rows(struct matmul_job *m, const struct weight *weight, const struct ffn_job *job,
+                     const struct ffn_block *block)
+{
+    const void *const *at =
+        act_format_for(weight->dtype) == ACT_FORMAT_A32 ? job->a32_at : job->f32_at;
+
+    if (at != NULL) {
+        m->k = weight->k;
+        m->act_at = at + block->slot;
+        return;
+    }
+    cpu_set_act(m, weight, &job->in);
+    m->act = (const unsigned char *)m->act + (size_t)block->slot * m->act_stride;
+}
+
 /* Columns [col, col + n) of gate and up for one block of rows, then the gated product into
  * job->hidden. next: gate weights that this thread probably reads after that. */
 static void gate_up_tile(const struct ffn_arg *a, const struct ffn_block *block, size_t col,
@@ -84,11 +100,7 @@ static void gate_up_tile(const struct ffn_arg *a, const struct ffn_block *block,
                                .out_stride = CPU_FFN_COLS,
                                .next =
                                    i == 0 ? cpu_packed_group(&w->up, col / KERNEL_GROUP) : next};
-        cpu_set_act(&m, pair[i], &job->in);
-        if (job->slot_token != NULL)
-            m.act_index = job->slot_token + block->slot;
-        else
-            m.act = (const unsigned char *)m.act + (size_t)block->slot * m.act_stride;
+        set_rows(&m, pair[i], job, block);
         cpu_matmul_groups(a->device, pair[i], &m, pack, col / KERNEL_GROUP,
                           div_up(col + n, KERNEL_GROUP));
     }

@@ -145,12 +145,6 @@ static void read_block(enum dtype dtype, const uint8_t *group, size_t b, size_t 
     }
 }
 
-static const void *act_row(const struct matmul_job *job, size_t i)
-{
-    size_t row = job->act_index != NULL ? (size_t)job->act_index[i] : i;
-    return (const char *)job->act + row * job->act_stride;
-}
-
 static const uint8_t *group_at(const struct matmul_job *job, enum dtype dtype, size_t column)
 {
     return (const uint8_t *)job->packed + column / KERNEL_GROUP * pack_group_bytes(dtype, job->k);
@@ -204,7 +198,7 @@ static void matmul(const struct matmul_job *job, enum dtype dtype)
     if (end > job->n_cols)
         end = job->n_cols;
     for (size_t i = 0; i < job->n_rows; i++) {
-        const void *row = act_row(job, i);
+        const void *row = matmul_act_row(job, i);
         for (size_t column = begin; column < end; column++) {
             const uint8_t *group = group_at(job, dtype, column);
             size_t c = column % KERNEL_GROUP;

@@ -122,12 +122,11 @@ INLINE void prepare(enum dtype t, const struct matmul_job *job, size_t row_begin
     s->block_end = n_blocks - b0 < chunk ? n_blocks : b0 + chunk;
     for (size_t r = 0; r < s->n_rows; r++) {
         size_t i = row_begin + r;
-        size_t row = job->act_index != NULL ? (size_t)job->act_index[i] : i;
         size_t first = r / TILE_ROWS * TILE_ROWS;
         size_t n = s->n_rows - first < TILE_ROWS ? s->n_rows - first : TILE_ROWS;
         s->out[r] = job->out + i * job->out_stride;
         prepare_row(t, s->act + first * (s->block_end - b0) * ACT_BYTES, n, r - first,
-                    (const char *)job->act + row * job->act_stride, job->k, b0, s->block_end);
+                    matmul_act_row(job, i), job->k, b0, s->block_end);
     }
 }
 

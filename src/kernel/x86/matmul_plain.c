@@ -45,8 +45,7 @@ INLINE void tile(enum dtype t, int n_rows, int n_groups, const struct matmul_job
     UNROLL for (int r = 0; r < n_rows; r++)
     {
         size_t i = i0 + (size_t)r;
-        size_t row = job->act_index != NULL ? (size_t)job->act_index[i] : i;
-        x[r] = (const float *)(const void *)((const char *)job->act + row * job->act_stride);
+        x[r] = matmul_act_row(job, i);
         UNROLL for (int c = 0; c < n_groups; c++) acc[r][c] = _mm256_setzero_ps();
     }
     for (size_t k = 0; k < job->k; k++, w += step) {

@@ -9,7 +9,7 @@ size_t fake_experts(void *arg, const struct exchange_job *job)
     (void)arg;
     for (size_t e = 0; e < job->n_experts; e++) {
         for (int32_t s = job->begin[e]; s < job->begin[e + 1]; s++) {
-            const float *row = job->rows.f32 + (size_t)job->slot_row[s] * job->rows.f32_stride;
+            const float *row = job->f32_at[s];
             for (size_t c = 0; c < HIDDEN; c++)
                 job->out[(size_t)s * job->out_stride + c] =
                     row[c] * (float)(e + 1) + (float)c / 8 + (float)job->layer;

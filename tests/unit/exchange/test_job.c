@@ -20,14 +20,11 @@ static size_t experts(void *arg, const struct exchange_job *job)
     for (size_t e = 0; e < job->n_experts; e++) {
         for (int32_t s = job->begin[e]; s < job->begin[e + 1]; s++) {
             float value;
-            const unsigned char *a32 =
-                job->rows.a32 != NULL
-                    ? job->rows.a32 + (size_t)job->slot_row[s] * job->rows.a32_bytes
-                    : NULL;
-            if (a32 != NULL)
-                value = (float)a32[0];
+            assert_true((job->a32_at != NULL) != (job->f32_at != NULL));
+            if (job->a32_at != NULL)
+                value = (float)*(const unsigned char *)job->a32_at[s];
             else
-                value = job->rows.f32[(size_t)job->slot_row[s] * job->rows.f32_stride];
+                value = *(const float *)job->f32_at[s];
             for (size_t c = 0; c < HIDDEN; c++)
                 job->out[(size_t)s * job->out_stride + c] = value * (float)(e + 1) + (float)c;
         }
@@ -52,7 +49,7 @@ static void sources_meet_and_part(void **state)
         static float sums[2][3][HIDDEN];
         static uint16_t half[3][HIDDEN];
         arena_init(&arena, "test");
-        assert_true(job_create(&job, &arena, device, &options, SLOTS, true));
+        assert_true(job_create(&job, &arena, device, &options, SLOTS));
         for (int i = 0; i < 3; i++) {
             own[i * HIDDEN] = (float)(10 + i);
             own_a32[i * A32] = (unsigned char)(10 + i);
@@ -61,8 +58,8 @@ static void sources_meet_and_part(void **state)
             lane[i * 304] = (float)(20 + i);
             lane_a32[i * A32] = (unsigned char)(20 + i);
         }
-        struct job_source sources[2] = {{first, 3, 2, {.f32 = own, .f32_stride = HIDDEN}, 3},
-                                        {second, 3, 3, {.f32 = lane, .f32_stride = 304}, 2}};
+        struct job_source sources[2] = {{first, 3, 2, {.f32 = own, .f32_stride = HIDDEN}},
+                                        {second, 3, 3, {.f32 = lane, .f32_stride = 304}}};
         if (a32 == 1) {
             sources[0].rows = (struct exchange_rows){.a32 = own_a32, .a32_bytes = A32};
             sources[1].rows = (struct exchange_rows){.a32 = lane_a32, .a32_bytes = A32};
@@ -82,11 +79,10 @@ static void sources_meet_and_part(void **state)
         job.bf16_nodes = true;
         assert_int_equal(job_sums(&job, sources, 1, half, true), 3);
         assert_int_equal(half[1][2], 0x41B8); /* 23 */
-        /* One source alone is read where it lies. */
-        assert_int_equal(job_run(&job, 1, EXPERTS, sources + 1, 1, experts, NULL), 3);
-        assert_ptr_equal(a32 == 1 ? (const void *)job.work.rows.a32
-                                  : (const void *)job.work.rows.f32,
-                         a32 == 1 ? (const void *)lane_a32 : (const void *)lane);
+        /* Rows are read where they lie. */
+        assert_int_equal(job_run(&job, 1, EXPERTS, sources, 2, experts, NULL), 6);
+        const void *last = a32 == 1 ? (const void *)(lane_a32 + A32) : (const void *)(lane + 304);
+        assert_ptr_equal(a32 == 1 ? job.work.a32_at[5] : job.work.f32_at[5], last);
         arena_fini(&arena);
     }
 }
@@ -100,7 +96,7 @@ static void no_pairs_run_nothing(void **state)
 
     (void)state;
     arena_init(&arena, "test");
-    assert_true(job_create(&job, &arena, device, &options, SLOTS, false));
+    assert_true(job_create(&job, &arena, device, &options, SLOTS));
     size_t before = n_runs;
     assert_int_equal(job_run(&job, 0, EXPERTS, &none, 1, experts, NULL), 0);
     assert_int_equal(job_n_active(&job), 0);

@@ -253,6 +253,32 @@ static void lose(size_t first, size_t last)
     lossy.last = last;
 }
 
+/* A rank that asks for a layer's experts with rows in another format than they take gets no sums.
+ */
+static void rows_of_another_format_are_not_computed(void **state)
+{
+    struct tiny_options tiny = tiny_defaults("qwen3_moe");
+    struct opened o;
+    static const float row[1024];
+    static float out[1024];
+    const void *at[] = {row};
+    const int32_t begin[] = {0, 1};
+    struct exchange_job work = {
+        .n_experts = 1, .n_slots = 1, .begin = begin, .a32_at = at, .out = out, .out_stride = 1024};
+
+    (void)state;
+    open_good(&o, &tiny, &DEFAULTS);
+    lose(0, 0);
+    size_t a32 = __real_forward_experts(o.model, &work);
+    work.f32_at = at;
+    work.a32_at = NULL;
+    size_t f32 = __real_forward_experts(o.model, &work);
+    work.a32_at = at;
+    assert_int_equal(a32 + f32, 1); /* one of them it takes */
+    assert_int_equal(__real_forward_experts(o.model, &work), 1);
+    close_tiny(&o);
+}
+
 /* A step whose ledger does not balance is void: repeated once, as if nothing had been, then an
  * error. */
 static void a_void_step_is_repeated_once(void **state)
@@ -305,6 +331,7 @@ int main(void)
         cmocka_unit_test(experts_have_hashes),
         cmocka_unit_test(the_ledger_counts_every_choice),
         cmocka_unit_test(the_load_of_experts_is_counted_by_layer),
+        cmocka_unit_test(rows_of_another_format_are_not_computed),
         cmocka_unit_test(a_void_step_is_repeated_once),
     };
     for (size_t i = 0; i < N_IDS; i++)

@@ -12,6 +12,7 @@ struct block {
     size_t width;
     int32_t begin[N_EXPERTS + 1];
     int32_t token[256];
+    const void *a32_at[256], *f32_at[256];
     size_t n_slots;
     struct act_rows in;
 };
@@ -29,8 +30,12 @@ static void block_make(struct block *b, enum dtype gate, enum dtype up, enum dty
         b->begin[e + 1] = b->begin[e] + COUNTS[e];
     }
     b->n_slots = (size_t)b->begin[N_EXPERTS];
-    for (size_t s = 0; s < b->n_slots; s++)
-        b->token[s] = (int32_t)(s * 7 % N_TOKENS);
+    for (size_t s = 0; s < b->n_slots; s++) {
+        size_t t = s * 7 % N_TOKENS;
+        b->token[s] = (int32_t)t;
+        b->a32_at[s] = (char *)b->in.a32 + t * act_row_bytes(ACT_FORMAT_A32, HIDDEN);
+        b->f32_at[s] = b->in.f32 + t * HIDDEN;
+    }
 }
 
 static void block_fini(struct block *b)
@@ -69,7 +74,7 @@ static void check_block(struct block *b, bool by_token)
     size_t hidden_bytes = act_row_bytes(ACT_FORMAT_F32, b->width);
     float *want = random_floats(b->n_slots * stride), *got = mem_array(b->n_slots * stride, 4);
     void *hidden = mem_alloc(b->n_slots * hidden_bytes);
-    /* Without slot_token slot i reads row i: the tokens gathered first. */
+    /* Without addresses slot i reads row i: the tokens gathered first. */
     struct act_rows gathered = rows_make(b->n_slots, HIDDEN);
     size_t a32_bytes = act_row_bytes(ACT_FORMAT_A32, HIDDEN);
 
@@ -87,8 +92,9 @@ static void check_block(struct block *b, bool by_token)
         struct ffn_job job = {.experts = b->w,
                               .n_experts = N_EXPERTS,
                               .begin = b->begin,
-                              .slot_token = by_token ? b->token : NULL,
-                              .in = by_token ? b->in : gathered,
+                              .a32_at = by_token ? b->a32_at : NULL,
+                              .f32_at = by_token ? b->f32_at : NULL,
+                              .in = gathered,
                               .hidden = hidden,
                               .out = got,
                               .out_stride = stride};
@@ -157,7 +163,8 @@ static void unpacked_weights_give_the_same(void **state)
             b.w[e].gate.packed = b.w[e].up.packed = b.w[e].down.packed = NULL;
         float *a = mem_array(b.n_slots * HIDDEN, 4), *c = mem_array(b.n_slots * HIDDEN, 4);
         void *hidden = mem_alloc(b.n_slots * act_row_bytes(ACT_FORMAT_F32, b.width));
-        struct ffn_job job = {packed, N_EXPERTS, b.begin, b.token, b.in, hidden, a, HIDDEN};
+        struct ffn_job job = {packed,   N_EXPERTS, b.begin, b.in,  b.a32_at,
+                              b.f32_at, hidden,    a,       HIDDEN};
         device_ffn(devices[3], &job);
         job.experts = b.w;
         job.out = c;
@@ -179,7 +186,7 @@ static void no_slots_is_legal(void **state)
 
     (void)state;
     block_make(&b, DTYPE_F32, DTYPE_F32, DTYPE_F32, 24, true);
-    struct ffn_job job = {b.w, N_EXPERTS, none, b.token, b.in, out, out, HIDDEN};
+    struct ffn_job job = {b.w, N_EXPERTS, none, b.in, b.a32_at, b.f32_at, out, out, HIDDEN};
     device_ffn(devices[4], &job);
     assert_true(out[0] == 42);
     block_fini(&b);
