@@ -4,7 +4,8 @@
  * wrap-around and hostile numbers are thought about. It must not know transports.
  *
  * Messages never wrap: one that does not fit before the ring's end is preceded by a skip marker, a
- * header whose n_bytes no message can have. All positions count bytes since the beginning and are
+ * header whose n_bytes no message can have; where an empty ring is begun anew, its shared part says
+ * so. All positions count bytes since the beginning and are
  * multiples of LANE_ALIGN, so that a header always fits before the end. */
 #include "fabric/lane.h"
 
@@ -22,7 +23,7 @@
 #include <immintrin.h>
 #endif
 
-enum { RING_MIN = 4096, RING_MAX = 1 << 30, NEWS_PER_SAMPLE = 4 };
+enum { RING_MIN = 4096, RING_MAX = 1 << 30, NEWS_PER_SAMPLE = 4, BESIDE = 512 };
 enum {
     WINDOW = 256 << 10
 }; /* bytes of a ring that rewinds are used at least, if it has four times
@@ -70,6 +71,7 @@ static size_t message_bytes(size_t n_bytes)
 void lane_shared_init(struct lane_shared *shared)
 {
     atomic_init(&shared->head, 0);
+    atomic_init(&shared->rewound, 0);
     atomic_init(&shared->tail, 0);
 }
 
@@ -87,12 +89,15 @@ void lane_init(struct lane *lane, struct lane_shared *shared, size_t ring_bytes,
 /* Reads the receiver's tail: it may move forward, up to what was sent. */
 static bool read_tail(struct lane *lane)
 {
-    /* Pairs with the release in give_back: what is given back is no longer read. */
+    /* Pairs with the release in lane_release: what is given back is no longer read. */
     uint64_t tail = atomic_load_explicit(&lane->shared->tail, memory_order_acquire);
+    uint64_t unreleased = lane->head - tail;
 
-    if (lane->head - tail > lane->head - lane->tail || tail % LANE_ALIGN != 0)
+    if (unreleased > lane->head - lane->seen_tail || tail % LANE_ALIGN != 0)
         return false;
-    lane->tail = tail;
+    lane->seen_tail = tail;
+    if (unreleased < lane->head - lane->tail) /* else it has not passed a skipped rest yet */
+        lane->tail = tail;
     return true;
 }
 
@@ -100,11 +105,17 @@ static bool read_tail(struct lane *lane)
 static size_t skip_bytes(const struct lane *lane, size_t n_bytes)
 {
     size_t at = (size_t)(lane->head & (lane->ring_bytes - 1)), left = lane->ring_bytes - at;
-    /* Until the message is taken nothing but [0, at) can be used: half of it stays for others. */
-    bool rewinds = lane->rewinds && lane->tail == lane->head && at >= 2 * n_bytes &&
-                   at >= min_size(WINDOW, lane->ring_bytes / 4);
+    bool rewinds =
+        lane->rewinds && lane->tail == lane->head && at >= min_size(WINDOW, lane->ring_bytes / 4);
 
     return n_bytes > left || rewinds ? left : 0;
+}
+
+/* Where what is in use begins, once `skip` bytes were skipped: nothing lies in the rest of an empty
+ * ring, so nobody needs to give it back. */
+static uint64_t tail_after(const struct lane *lane, size_t skip)
+{
+    return lane->rewinds && lane->tail == lane->head ? lane->head + skip : lane->tail;
 }
 
 enum ferry_status lane_reserve(struct lane *lane, size_t n_bytes, void **ret_data)
@@ -122,12 +133,12 @@ enum ferry_status lane_reserve(struct lane *lane, size_t n_bytes, void **ret_dat
     size_t skip = skip_bytes(lane, message);
     size_t wanted = skip + message;
 
-    if (lane->head - lane->tail + wanted > lane->ring_bytes) {
+    if (lane->head + wanted - tail_after(lane, skip) > lane->ring_bytes) {
         if (!read_tail(lane)) {
             lane->broken = true;
             return FERRY_ERR_PEER;
         }
-        if (lane->head - lane->tail + wanted > lane->ring_bytes)
+        if (lane->head + wanted - tail_after(lane, skip) > lane->ring_bytes)
             return FERRY_AGAIN;
     }
     size_t at = (size_t)((lane->head + skip) & (lane->ring_bytes - 1));
@@ -145,7 +156,11 @@ void lane_commit(struct lane *lane, const struct lane_header *header)
     FERRY_ASSERT(header->n_bytes <= lane->reserved - skip - sizeof *header);
     uint64_t from = lane->head;
 
-    if (skip > 0) {
+    if (skip > 0 && tail_after(lane, skip) != lane->tail) {
+        /* A marker could be overwritten: the rest is room at once. Ordered by head's release. */
+        atomic_store_explicit(&lane->shared->rewound, from, memory_order_relaxed);
+        at = 0;
+    } else if (skip > 0) {
         struct lane_header marker = {.n_bytes = SKIP};
         memcpy(lane->shared->ring + at, &marker, sizeof marker);
         at = 0;
@@ -153,6 +168,7 @@ void lane_commit(struct lane *lane, const struct lane_header *header)
     struct lane_header sent = *header;
     sent.span = 0;
     memcpy(lane->shared->ring + at, &sent, sizeof sent);
+    lane->tail = tail_after(lane, skip);
     lane->head += skip + message_bytes(header->n_bytes);
     lane->reserved = 0;
     flush_stores();
@@ -166,13 +182,14 @@ void lane_commit(struct lane *lane, const struct lane_header *header)
 
 /* ---- receiver ---- */
 
-/* Reads the sender's head: it may move forward, up to a ring's length before the tail. */
+/* Reads the sender's head: it may move forward, up to a ring's length before the tail, which a
+ * skipped rest before that does not have to reach. */
 static bool read_head(struct lane *lane)
 {
     uint64_t head = atomic_load_explicit(&lane->shared->head, memory_order_acquire);
     uint64_t ahead = head - lane->tail;
 
-    if (ahead > lane->ring_bytes || ahead < lane->head - lane->tail || head % LANE_ALIGN != 0)
+    if (ahead >= 2 * lane->ring_bytes || ahead < lane->head - lane->tail || head % LANE_ALIGN != 0)
         return false;
     lane->head = head;
     return true;
@@ -185,11 +202,15 @@ static bool read_header(const struct lane *lane, struct lane_header *ret_header,
     size_t at = (size_t)(lane->taken & (lane->ring_bytes - 1));
     size_t unread = (size_t)(lane->head - lane->taken);
     size_t skip = 0;
+    /* An older value is a position that was passed. */
+    bool rewound = at != 0 && atomic_load_explicit(&lane->shared->rewound, memory_order_relaxed) ==
+                                  lane->taken;
 
-    memcpy(ret_header, lane->shared->ring + at, sizeof *ret_header);
-    if (ret_header->n_bytes == SKIP) {
+    if (!rewound)
+        memcpy(ret_header, lane->shared->ring + at, sizeof *ret_header);
+    if (rewound || ret_header->n_bytes == SKIP) {
         skip = lane->ring_bytes - at;
-        if (at == 0 || unread <= skip) /* a marker is committed with the message behind it */
+        if (at == 0 || unread <= skip) /* it is committed with the message behind it */
             return false;
         at = 0;
         memcpy(ret_header, lane->shared->ring, sizeof *ret_header);
@@ -204,25 +225,15 @@ static bool read_header(const struct lane *lane, struct lane_header *ret_header,
     return true;
 }
 
-/* Gives the sender its next n_bytes back. */
-static void give_back(struct lane *lane, uint64_t n_bytes)
-{
-    lane->tail += n_bytes;
-    if (!lane->hooks.publish) /* pairs with the acquire in read_tail */
-        atomic_store_explicit(&lane->shared->tail, lane->tail, memory_order_release);
-    if (lane->hooks.released != NULL)
-        lane->hooks.released(lane->hooks.arg, lane, lane->tail);
-    if (lane->bell != NULL)
-        lane_bell_ring(lane->bell);
-}
-
-/* Reads the first line of what is new, by the clock. */
+/* Reads the first line of what is new, by the clock. A line beside it is read before: the address
+ * is translated then, which would count as much and has nothing to do with caches. */
 static void sample_line(struct lane *lane)
 {
-    const volatile unsigned char *line =
-        lane->shared->ring + (size_t)(lane->taken & (lane->ring_bytes - 1));
-    uint64_t begin_ns = clock_now_ns();
+    size_t at = (size_t)(lane->taken & (lane->ring_bytes - 1));
+    const volatile unsigned char *line = lane->shared->ring + at;
 
+    (void)*(at >= BESIDE ? line - BESIDE : line + BESIDE);
+    uint64_t begin_ns = clock_now_ns();
     (void)*line;
     uint64_t ns = clock_now_ns() - begin_ns;
     if (ns >= SAMPLE_MOST_NS)
@@ -252,16 +263,7 @@ bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned
         lane->broken = true;
         return false;
     }
-    size_t message = message_bytes(header.n_bytes);
-    size_t skip = (size_t)header.span - message;
-    /* Before a message that would have fitted: the sender has rewound (skip_bytes), and waits for
-     * nearly the whole ring. */
-    bool rewound = lane->bell != NULL && skip >= message && lane->taken == lane->tail;
     lane->taken += header.span;
-    if (rewound) {
-        give_back(lane, skip);
-        header.span -= skip;
-    }
     *ret_header = header;
     *ret_data = lane->shared->ring + at + sizeof header;
     return true;
@@ -271,7 +273,13 @@ void lane_release(struct lane *lane, const struct lane_header *header)
 {
     FERRY_ASSERT(header->span != 0 && header->span % LANE_ALIGN == 0);
     FERRY_ASSERT(header->span <= lane->taken - lane->tail);
-    give_back(lane, header->span);
+    lane->tail += header->span;
+    if (!lane->hooks.publish) /* pairs with the acquire in read_tail */
+        atomic_store_explicit(&lane->shared->tail, lane->tail, memory_order_release);
+    if (lane->hooks.released != NULL)
+        lane->hooks.released(lane->hooks.arg, lane, lane->tail);
+    if (lane->bell != NULL)
+        lane_bell_ring(lane->bell);
 }
 
 /* ---- bells ---- */

@@ -42,6 +42,8 @@ _Static_assert(sizeof(struct lane_header) == LANE_ALIGN, "a header is one cache 
 /* Both ends see it, or a mirror of it. */
 struct lane_shared {
     _Alignas(64) _Atomic uint64_t head; /* bytes ever committed; the sender's */
+    _Atomic uint64_t rewound; /* where the rest of the ring was last left out; the sender's, not
+                                 mirrored */
     _Alignas(64) _Atomic uint64_t tail; /* bytes ever released; the receiver's */
     _Alignas(64) unsigned char ring[];
 };
@@ -72,6 +74,7 @@ struct lane {
     struct lane_bell *bell; /* of the other side; NULL: the transport's hooks ring it */
     struct lane_hooks hooks;
     uint64_t head, tail; /* this end's own truth; the shared copies are only for the other */
+    uint64_t seen_tail;  /* sender: the shared tail when last read; `tail` may be before it */
     uint64_t taken;      /* receiver: bytes taken, released or not */
     size_t reserved;     /* sender: bytes of the open reservation with header and skip; 0: none */
     bool broken;         /* something that no honest other end may write was seen */
@@ -106,7 +109,7 @@ enum ferry_status lane_reserve(struct lane *lane, size_t n_bytes, void **ret_dat
 void lane_commit(struct lane *lane, const struct lane_header *header);
 
 /* Receiver. The next message that was not taken yet; header and *ret_data stay valid until it is
- * released. What an unused rest of the ring before it took may be given back now. False: none. The
+ * released. False: none. The
  * header is copied out first: the sender could still change it. A lane whose sender wrote nonsense
  * gives nothing more and is `broken`. */
 bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned char **ret_data);
