@@ -37,8 +37,9 @@ enum {
 enum { WORD_HERE = 1, WORD_GO };
 enum { START = 5 }; /* value of WORD_GO: when rank 0 goes on, by its clock */
 static const uint64_t SEED = 1;
-/* A tenth of what a layer's experts take is the default; here they take no time. */
-static const uint64_t GATHER_NS = UINT64_C(200000);
+/* A tenth of what a layer's experts take is the default. Here they take no time, and it is as long
+ * as a round, so that ranks that lost step with each other find it again. */
+static const uint64_t GATHER_NS = UINT64_C(3000000);
 static const uint64_t START_NS = UINT64_C(20000000);
 static const uint64_t MEET_NS = UINT64_C(60000000000), LOOK_NS = UINT64_C(2000000);
 

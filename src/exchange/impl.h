@@ -21,8 +21,10 @@ enum {
 struct inbox {
     struct fabric_message messages[INBOX_MAX];
     bool done[INBOX_MAX];
-    bool own[INBOX_MAX];      /* requests: there is something for this rank in it */
-    uint64_t pass[INBOX_MAX]; /* bundles: bit per member that has still to be passed on */
+    bool own[INBOX_MAX];                /* requests: there is something for this rank in it */
+    uint64_t pass[INBOX_MAX];           /* bundles: bit per member that has still to be passed on */
+    uint64_t early_until_ns[INBOX_MAX]; /* requests of the next layer: they wait for own rows of it
+                                           so long; 0: nobody has looked yet */
     size_t first, n;
     size_t n_pass;        /* places with something to pass on */
     size_t n_bytes;       /* of payload that is not released */
@@ -74,8 +76,10 @@ struct exchange {
     struct round rounds[EXCHANGE_ROUNDS];
     struct arena arena;
     uint64_t step, generation;
-    double job_ns;                    /* of a job with own rows, smoothed */
-    uint32_t own_layer, before_layer; /* own rounds: the last two distinct layers */
+    double job_ns;         /* of a job with own rows, smoothed */
+    uint32_t own_layer;    /* of the last own round */
+    uint32_t *layer_after; /* [n_layers] that own rounds went on with, last time; UINT32_MAX: none
+                              yet */
 
     /* Only with a fabric. */
     int self;
@@ -96,6 +100,8 @@ struct exchange {
     struct exchange_pair *served_pairs; /* [2 * max_slots] private copies for one job */
     int next_seat;                      /* whose messages are looked at first: in turn */
     bool in_job;                        /* requests stay as they are */
+    size_t gathering; /* layer whose requests are left for the own part's job; SIZE_MAX: none */
+    uint64_t early_until_ns; /* the soonest of the inboxes', at the last look; UINT64_MAX: none */
 
     /* [n_layers, max_experts]. Written by the engine thread only, so that adding needs no locked
      * instruction; read by exchange_counts from any thread. Relaxed: they order nothing. */
@@ -111,7 +117,8 @@ bool serve_collect(struct exchange *x);
 bool serve_poll(struct exchange *x);
 
 /* Runs one job: the waiting requests of one layer, together with own part `part` of `round` when
- * given (its layer then). Sums go out. Returns false when there was nothing to do. */
+ * given (its layer then). Sums go out. Returns false when there was nothing to do, but perhaps when
+ * x->early_until_ns has come. */
 bool serve_job(struct exchange *x, struct round *round, size_t part);
 
 /* Reserves room to a seat; meanwhile serves others (to send a request) or only collects (a reply).
@@ -153,6 +160,20 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place);
 static inline uint64_t round_message_id(const struct round *round, size_t part)
 {
     return round->generation << PART_BITS | part;
+}
+
+/* The longest wait for rows of other origins, or for own ones. */
+static inline uint64_t impl_gather_ns(const struct exchange *x)
+{
+    return x->options.gather_ns > 0 ? x->options.gather_ns : (uint64_t)(x->job_ns * 0.1);
+}
+
+/* How long to sleep: `most`, or less when requests wait for own rows. */
+static inline uint64_t impl_sleep_ns(const struct exchange *x, uint64_t now, uint64_t most)
+{
+    uint64_t left = x->early_until_ns > now ? x->early_until_ns - now : 0;
+
+    return left < most ? left : most;
 }
 
 /* Whether this seat may be sent work. */

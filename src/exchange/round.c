@@ -242,7 +242,7 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
                      round->plan.n_groups == input->n_tokens);
     round->open = true;
     if (x->own_layer != (uint32_t)input->layer) {
-        x->before_layer = x->own_layer;
+        x->layer_after[x->own_layer] = (uint32_t)input->layer;
         x->own_layer = (uint32_t)input->layer;
     }
     if (x->options.fabric == NULL)
@@ -362,7 +362,7 @@ static bool others_follow(const struct exchange *x, size_t layer)
         const struct origin *o = &x->origins[seat];
         if (seat == x->self || !o->active)
             continue;
-        if (o->layer == layer ? !o->whole : o->layer == x->before_layer && o->layer < layer)
+        if (o->layer == layer ? !o->whole : x->layer_after[o->layer] == layer)
             return true;
     }
     return false;
@@ -380,8 +380,7 @@ static size_t own_part(struct exchange *x, struct round *round, uint64_t now, bo
         if (x->options.fabric == NULL)
             return i;
         if (round->gather_until_ns == 0)
-            round->gather_until_ns = now + (x->options.gather_ns > 0 ? x->options.gather_ns
-                                                                     : (uint64_t)(x->job_ns * 0.1));
+            round->gather_until_ns = now + impl_gather_ns(x);
         if (now >= round->gather_until_ns || !others_follow(x, round->input.layer))
             return i;
         *ret_gathers = true;
@@ -421,7 +420,7 @@ static void await(struct exchange *x, const struct round *round, uint32_t seen, 
     if (round->gather_until_ns > now && round->gather_until_ns - now < timeout)
         timeout = round->gather_until_ns - now;
     if (!serve_poll(x))
-        fabric_sleep(f, seen, timeout);
+        fabric_sleep(f, seen, impl_sleep_ns(x, now, timeout));
     uint64_t waited = fabric_now_ns(f) - start;
     x->ledger.others_ns += waited;
     if (seat >= 0)
@@ -435,6 +434,7 @@ static enum ferry_status complete(struct exchange *x, struct round *round, struc
     while (round->n_owed > 0) {
         uint64_t now = f != NULL ? fabric_now_ns(f) : 0;
         uint32_t seen = f != NULL ? fabric_rings(f) : 0;
+        x->early_until_ns = UINT64_MAX;
         if (f != NULL) {
             serve_collect(x);
             enum ferry_status st = look_for_losses(x, round, err);
@@ -447,7 +447,10 @@ static enum ferry_status complete(struct exchange *x, struct round *round, struc
             (void)serve_job(x, round, part);
             continue;
         }
-        if (round->n_owed == 0 || (!gathers && serve_job(x, NULL, 0)))
+        x->gathering = gathers ? round->input.layer : SIZE_MAX;
+        bool served = round->n_owed > 0 && serve_job(x, NULL, 0);
+        x->gathering = SIZE_MAX;
+        if (round->n_owed == 0 || served)
             continue;
         if (now - round->start_ns > x->options.deadline_ns)
             return too_late(x, round, now, err);

@@ -55,6 +55,7 @@ static bool take(struct exchange *x, int seat, enum lane_channel channel, size_t
     inbox->done[place] = false;
     inbox->own[place] = true;
     inbox->pass[place] = 0;
+    inbox->early_until_ns[place] = 0;
     inbox->n++;
     inbox->n_bytes += inbox->messages[place].header.n_bytes;
     *ret_place = place;
@@ -219,9 +220,10 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
                               seat, (double)(now - start) * 1e-9, n_bytes);
         /* Whoever waits for room takes what has come, or two ranks could wait for each other. */
         serve_collect(x);
+        x->early_until_ns = UINT64_MAX;
         if (channel == LANE_REQUEST && !x->in_job && serve_job(x, NULL, 0))
             continue;
-        fabric_sleep(f, seen, LOOK_NS);
+        fabric_sleep(f, seen, impl_sleep_ns(x, now, LOOK_NS));
         uint64_t waited = fabric_now_ns(f) - now;
         fabric_count_wait(f, seat, waited);
         x->ledger.others_ns += waited;
@@ -317,17 +319,45 @@ static void add_requests(struct exchange *x, struct batch *b)
     x->next_seat = (x->next_seat + 1) % n_seats;
 }
 
-/* The layer of a waiting request, seats in turn; SIZE_MAX: none. */
-static size_t waiting_layer(const struct exchange *x)
+/* Whether this rank, which is in a round of its own, will probably send rows of a layer next. */
+static bool is_next_own(const struct exchange *x, size_t layer)
+{
+    bool any = false;
+
+    for (size_t r = 0; r < EXCHANGE_ROUNDS; r++)
+        any |= x->rounds[r].open;
+    return any && x->layer_after[x->own_layer] == layer;
+}
+
+/* Rows of the next layer wait a moment for own ones, so that its experts' weights are read once for
+ * both; else whoever is half a layer ahead stays so. */
+static bool is_early(struct exchange *x, struct inbox *inbox, size_t place)
+{
+    uint64_t *until = &inbox->early_until_ns[place];
+
+    if (!is_next_own(x, inbox->messages[place].header.layer))
+        return false;
+    uint64_t now = fabric_now_ns(x->options.fabric);
+    if (*until == 0)
+        *until = now + impl_gather_ns(x);
+    if (now >= *until)
+        return false;
+    x->early_until_ns = min_size(x->early_until_ns, *until);
+    return true;
+}
+
+/* The layer of a request to be served now, seats in turn; SIZE_MAX: none. */
+static size_t waiting_layer(struct exchange *x)
 {
     int n_seats = (int)fabric_n_seats(x->options.fabric);
 
     for (int s = 0; s < n_seats; s++) {
         int seat = (x->next_seat + s) % n_seats;
-        const struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
+        struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
         for (size_t i = 0; i < inbox->n; i++) {
             size_t place = (inbox->first + i) % INBOX_MAX;
-            if (is_waiting(x, inbox, place))
+            if (is_waiting(x, inbox, place) &&
+                inbox->messages[place].header.layer != x->gathering && !is_early(x, inbox, place))
                 return inbox->messages[place].header.layer;
         }
     }

@@ -202,6 +202,7 @@ void crew_start(struct crew *c, const size_t max_payload[LANE_N_CHANNELS])
         options.make_resident = resident;
         options.arg = m;
         options.deadline_ns = c->deadline_ns > 0 ? c->deadline_ns : UINT64_C(20000000000);
+        options.gather_ns = c->gather_ns;
         options.bundle_bytes = c->per_host > 0 ? 1 : 0;
         m->crew = c;
         m->seat = (int)s;

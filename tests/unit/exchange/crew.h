@@ -54,6 +54,7 @@ struct crew {
     size_t per_host; /* ranks; rows for other hosts are bundled whatever they save. 0: one host */
     bool bf16, overlap, many_losses;
     uint64_t seed, deadline_ns; /* of a round; 0: 20 s */
+    uint64_t gather_ns;         /* 0: a tenth of a job */
     atomic_size_t n_done, n_failed;
     atomic_int dead; /* seat whose thread only waits; -1: none */
     struct member members[RANKS];
