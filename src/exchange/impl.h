@@ -13,6 +13,7 @@
 enum {
     INBOX_MAX = 64,   /* messages taken and not released, of one lane */
     SOURCES_MAX = 64, /* messages of one job, with the own part */
+    ROWS_ENOUGH = 64, /* per expert, see impl_has_enough */
     PART_BITS = 20,   /* of a message's id; the others are its round's generation */
 };
 
@@ -160,6 +161,13 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place);
 static inline uint64_t round_message_id(const struct round *round, size_t part)
 {
     return round->generation << PART_BITS | part;
+}
+
+/* Whether a job of more pairs than these reads weights no less often (a tile of device_ffn for each
+ * expert), and would only be done later. */
+static inline bool impl_has_enough(const struct exchange *x, size_t n_pairs)
+{
+    return n_pairs >= ROWS_ENOUGH * x->shape.n_experts;
 }
 
 /* The longest wait for rows of other origins, or for own ones. */

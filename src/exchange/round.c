@@ -381,7 +381,8 @@ static size_t own_part(struct exchange *x, struct round *round, uint64_t now, bo
             return i;
         if (round->gather_until_ns == 0)
             round->gather_until_ns = now + impl_gather_ns(x);
-        if (now >= round->gather_until_ns || !others_follow(x, round->input.layer))
+        if (now >= round->gather_until_ns || impl_has_enough(x, part->n_pairs) ||
+            !others_follow(x, round->input.layer))
             return i;
         *ret_gathers = true;
         return round->plan.n_parts;

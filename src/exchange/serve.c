@@ -11,9 +11,6 @@
 
 #include <string.h>
 
-/* Rows per expert from which on a job of more rows reads weights no less often (a tile of
- * device_ffn), and only answers later. */
-enum { ROWS_ENOUGH = 64 };
 static const uint64_t RESERVE_NS = UINT64_C(10000000000); /* longest wait for a peer's credit */
 static const uint64_t LOOK_NS = UINT64_C(5000000);
 
@@ -264,7 +261,7 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
 
     /* Of a bundle, all pairs are counted: at most some too many. */
     bool fits =
-        b->n < SOURCES_MAX && b->n_pairs < ROWS_ENOUGH * x->shape.n_experts &&
+        b->n < SOURCES_MAX && !impl_has_enough(x, b->n_pairs) &&
         b->n_pairs + min_size(header.n_pairs, x->shape.max_slots) <= x->job.max_slots &&
         b->n_served_pairs + min_size(header.n_pairs, x->shape.max_slots) <= 2 * x->shape.max_slots;
     bool is_bundle = (header.kind & WIRE_KIND_MASK) == WIRE_BUNDLE;
@@ -319,13 +316,14 @@ static void add_requests(struct exchange *x, struct batch *b)
     x->next_seat = (x->next_seat + 1) % n_seats;
 }
 
-/* Whether this rank, which is in a round of its own, will probably send rows of a layer next. */
+/* Whether this rank, which is in a round of its own, will probably send rows of a layer next, and
+ * not so many that they need no others'. */
 static bool is_next_own(const struct exchange *x, size_t layer)
 {
     bool any = false;
 
     for (size_t r = 0; r < EXCHANGE_ROUNDS; r++)
-        any |= x->rounds[r].open;
+        any |= x->rounds[r].open && !impl_has_enough(x, x->rounds[r].plan.n_pairs);
     return any && x->layer_after[x->own_layer] == layer;
 }
 
