@@ -16,7 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { EVENTS_MAX = 64 };
+enum { EVENTS_MAX = 64, LINGER_LOOKS = 250 };
 static const uint64_t SWEEP_NS = 50000000;
 static const uint64_t DEAF_NS = 1000000, DEAF_MOST_NS = 1000000000; /* see doze */
 
@@ -144,6 +144,12 @@ static void transport_ucx_destroy(struct transport *transport)
     for (size_t i = 0; i < UCX_CONNS; i++) {
         if (transport->conns[i] != NULL)
             ucx_close(transport->conns[i], false);
+    }
+    ucx_conn_reap(transport, false); /* new endpoints linger for 200 ms */
+    for (int i = 0; transport->closed != NULL && i < LINGER_LOOKS; i++) {
+        (void)ucx_worker_progress(transport);
+        (void)usleep(1000);
+        ucx_conn_reap(transport, false);
     }
     (void)ucx_worker_progress(transport);
     ucx_worker_destroy(transport); /* what still waited is over now */

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 static const uint32_t HELLO_MAGIC = 0x78726566; /* "ferx" */
-enum { HELLO_VERSION = 1, READ_MAX = 1 << 20, OUT_FIRST = 4096 };
+enum { HELLO_VERSION = 2, READ_MAX = 1 << 20, OUT_FIRST = 4096 };
 static const uint64_t HELLO_NS = 10000000000u; /* that who connected may take to say hello */
 
 void ucx_conn_fail(struct transport_conn *conn, const char *reason)
@@ -379,12 +379,14 @@ static void free_inbox(struct ucx_inbox *box)
 void ucx_close(struct transport_conn *conn, bool keep_lanes)
 {
     struct transport *transport = conn->owner;
+    bool lost = conn->failed;
 
     transport->conns[conn->label.slot] = NULL;
     conn->failed = true; /* nothing is sent or said any more */
     watch(conn);
     ucx_lanes_close(conn, keep_lanes);
-    ucx_endpoint_close(conn);
+    if (lost)
+        conn->linger_until_ns = 0;
     if (conn->fd >= 0)
         (void)close(conn->fd);
     conn->fd = -1;
@@ -399,7 +401,10 @@ void ucx_conn_reap(struct transport *transport, bool all)
 
     while (*at != NULL) {
         struct transport_conn *conn = *at;
-        if (conn->n_sends > 0 && !all) {
+        bool lingers = conn->ep != NULL && clock_now_ns() < conn->linger_until_ns;
+        if (!lingers && !all)
+            ucx_endpoint_close(conn);
+        if ((lingers || conn->n_sends > 0) && !all) {
             at = &conn->next;
             continue;
         }

@@ -278,8 +278,9 @@ struct transport_conn {
     size_t head_have;
     struct ucx_inbox *partial, *first, *last;
     /* Lanes. */
-    ucp_ep_h ep;      /* NULL: none travels */
-    unsigned n_sends; /* active messages that UCX still holds */
+    ucp_ep_h ep;              /* NULL: none travels */
+    uint64_t linger_until_ns; /* a closed one's ep stays so long, see ucx_conn_reap */
+    unsigned n_sends;         /* active messages that UCX still holds */
     struct ucx_lanes lanes;
     char name[TRANSPORT_ADDRESS_MAX];
     char reason[200];
@@ -348,7 +349,8 @@ bool ucx_conn_accept(struct transport *transport);
 void ucx_conn_move(struct transport_conn *conn, uint32_t events);
 enum ferry_status ucx_send(struct transport_conn *conn, const void *data, size_t n_bytes);
 void ucx_close(struct transport_conn *conn, bool keep_lanes);
-/* Frees those closed ones that UCX has let go; all: without asking, the worker is gone. */
+/* Closes the endpoints of those closed ones that have lingered, and frees those that UCX has let
+ * go; all: without asking, the worker is gone. */
 void ucx_conn_reap(struct transport *transport, bool all);
 /* Runs the events that are due and returns their number. */
 size_t ucx_conn_deliver(struct transport *transport);

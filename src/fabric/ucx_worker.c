@@ -4,6 +4,7 @@
  * travels: ranks of one host never need it. Settings were measured for UCX 1.13.1
  * (docs/decisions/0006-ucx.md). It must not know what is in a ring. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "fabric/ucx_impl.h"
 
@@ -219,6 +220,11 @@ bool ucx_worker_may_sleep(struct transport *transport)
 
 /* ---- endpoints ---- */
 
+/* A new endpoint's other side may be in the middle of its handshake, and UCX 1.13.1 ends that
+ * process by an assertion (wireup_ep.c, "pending_count") when a message of it fails. So whoever
+ * closes an endpoint stays so long after it was opened. */
+static const uint64_t LINGER_NS = 200000000u;
+
 static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
     (void)ep;
@@ -246,6 +252,7 @@ enum ferry_status ucx_endpoint_open(struct transport_conn *conn, const unsigned 
     };
     ucs_status_t status = ucp_ep_create(conn->owner->worker, &params, &conn->ep);
     mem_free(copy);
+    conn->linger_until_ns = clock_now_ns() + LINGER_NS;
     if (status == UCS_OK)
         return FERRY_OK;
     conn->ep = NULL;

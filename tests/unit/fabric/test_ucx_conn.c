@@ -46,7 +46,7 @@ static size_t count_conns(const struct side *side)
 
 static struct ucx_hello good_hello(void)
 {
-    return (struct ucx_hello){.magic = 0x78726566, .version = 1, .label = {.token = 5}};
+    return (struct ucx_hello){.magic = 0x78726566, .version = 2, .label = {.token = 5}};
 }
 
 /* A visitor that is taken for a peer. */
