@@ -200,7 +200,7 @@ static void wrong_replies_are_not_combined(void **state)
 struct ahead {
     struct crew *crew;
     pthread_barrier_t learned, sent;
-    size_t n_wrong;
+    atomic_size_t n_wrong;
 };
 
 static enum ferry_status run_layer(struct member *m, size_t layer)
@@ -258,7 +258,7 @@ static void rows_of_the_next_layer_wait_for_own_ones(void **state)
     assert_int_equal(exchange_ledger(m->x)->jobs, before + 2);
     fake_kill(c.group, 0);
     (void)pthread_join(other, NULL);
-    assert_int_equal(a.n_wrong, 0);
+    assert_int_equal(atomic_load(&a.n_wrong), 0);
     (void)pthread_barrier_destroy(&a.learned);
     (void)pthread_barrier_destroy(&a.sent);
     crew_end(&c, false);
