@@ -31,8 +31,8 @@ enum { HIDDEN = 2048, ROUNDS_MOST = 2000, WARM = 20, CACHE_LINE = 64, TOKENS_MOS
 struct side {
     _Alignas(2 * CACHE_LINE) _Atomic size_t sent;     /* its rows are here; pairs with await */
     _Alignas(2 * CACHE_LINE) _Atomic size_t answered; /* its answers are here; pairs with await */
-    unsigned char *rows;                              /* [tokens, row_bytes] */
-    float *answers;                                   /* [tokens, HIDDEN] */
+    unsigned char *rows;                              /* [2, tokens, row_bytes] */
+    float *answers;                                   /* [2, tokens, HIDDEN] */
     uint64_t ns[ROUNDS_MOST];
 };
 
@@ -108,21 +108,22 @@ static void run_round(int rank, size_t round, const struct kernels *kernels, con
                       float *out)
 {
     struct side *own = sides[rank], *other = sides[1 - rank];
+    size_t first = round % 2 * n_tokens; /* two buffers in turn */
+    unsigned char *rows = own->rows + first * row_bytes, *came = other->rows + first * row_bytes;
+    float *answers = own->answers + first * HIDDEN, *back = other->answers + first * HIDDEN;
 
     for (size_t t = 0; t < n_tokens; t++)
-        kernels->quantize_a32(own->rows + t * row_bytes, x + t * HIDDEN, HIDDEN);
+        kernels->quantize_a32(rows + t * row_bytes, x + t * HIDDEN, HIDDEN);
     atomic_store_explicit(&own->sent, round, memory_order_release);
     await(&other->sent, round);
     for (size_t t = 0; t < n_tokens; t++)
-        widen(own->answers + t * HIDDEN, other->rows + t * row_bytes, 0.25f, NULL);
+        widen(answers + t * HIDDEN, came + t * row_bytes, 0.25f, NULL);
     atomic_store_explicit(&own->answered, round, memory_order_release);
     await(&other->answered, round);
     for (size_t t = 0; t < n_tokens; t++)
-        widen(out + t * HIDDEN, own->rows + t * row_bytes, 0.75f, other->answers + t * HIDDEN);
+        widen(out + t * HIDDEN, rows + t * row_bytes, 0.75f, back + t * HIDDEN);
 }
 
-/* The other rank's rows may be overwritten once it has answered, its answers once it has sent
- * again: both flags of a round are awaited before, so that one buffer does. */
 static void run(int rank)
 {
     float *x = aligned_alloc(CACHE_LINE, n_tokens * HIDDEN * sizeof *x);
@@ -195,8 +196,8 @@ int main(int argc, char **argv)
     row_bytes = act_row_bytes(ACT_FORMAT_A32, HIDDEN);
     for (int rank = 0; rank < 2; rank++) {
         sides[rank] = share(sizeof *sides[rank]);
-        sides[rank]->rows = share(n_tokens * row_bytes);
-        sides[rank]->answers = share(n_tokens * HIDDEN * sizeof(float));
+        sides[rank]->rows = share(2 * n_tokens * row_bytes);
+        sides[rank]->answers = share(2 * n_tokens * HIDDEN * sizeof(float));
     }
     pid_t child = fork();
     if (child < 0)
