@@ -23,7 +23,7 @@
 #include <immintrin.h>
 #endif
 
-enum { RING_MIN = 4096, RING_MAX = 1 << 30, NEWS_PER_SAMPLE = 4, BESIDE = 512 };
+enum { RING_MIN = 4096, RING_MAX = 1 << 30, NEWS_PER_SAMPLE = 4, BEHIND = 512 };
 enum {
     WINDOW = 256 << 10
 }; /* bytes of a ring that rewinds are used at least, if it has four times
@@ -195,6 +195,14 @@ static bool read_head(struct lane *lane)
     return true;
 }
 
+/* Whether the rest of the ring was left out at `at`, where the next message would begin. An older
+ * value is a position that was passed. */
+static bool is_rewound(const struct lane *lane, size_t at)
+{
+    return at != 0 &&
+           atomic_load_explicit(&lane->shared->rewound, memory_order_relaxed) == lane->taken;
+}
+
 /* Copies the header of the next message, which begins at *ret_at of the ring; false: nonsense.
  * There is something between taken and head. */
 static bool read_header(const struct lane *lane, struct lane_header *ret_header, size_t *ret_at)
@@ -202,9 +210,7 @@ static bool read_header(const struct lane *lane, struct lane_header *ret_header,
     size_t at = (size_t)(lane->taken & (lane->ring_bytes - 1));
     size_t unread = (size_t)(lane->head - lane->taken);
     size_t skip = 0;
-    /* An older value is a position that was passed. */
-    bool rewound = at != 0 && atomic_load_explicit(&lane->shared->rewound, memory_order_relaxed) ==
-                                  lane->taken;
+    bool rewound = is_rewound(lane, at);
 
     if (!rewound)
         memcpy(ret_header, lane->shared->ring + at, sizeof *ret_header);
@@ -225,14 +231,18 @@ static bool read_header(const struct lane *lane, struct lane_header *ret_header,
     return true;
 }
 
-/* Reads the first line of what is new, by the clock. A line beside it is read before: the address
- * is translated then, which would count as much and has nothing to do with caches. */
+/* Reads the first line of what is new, by the clock. One behind it is read before: the address is
+ * translated then, which would count as much and has nothing to do with caches. Both are the
+ * receiver's until they are released; in a rest that was left out the sender may write already. */
 static void sample_line(struct lane *lane)
 {
     size_t at = (size_t)(lane->taken & (lane->ring_bytes - 1));
     const volatile unsigned char *line = lane->shared->ring + at;
 
-    (void)*(at >= BESIDE ? line - BESIDE : line + BESIDE);
+    if (lane->head - lane->taken <= BEHIND || lane->ring_bytes - at <= BEHIND ||
+        is_rewound(lane, at))
+        return;
+    (void)line[BEHIND];
     uint64_t begin_ns = clock_now_ns();
     (void)*line;
     uint64_t ns = clock_now_ns() - begin_ns;
