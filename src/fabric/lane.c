@@ -56,7 +56,8 @@ size_t lane_shared_bytes(size_t ring_bytes)
     return sizeof(struct lane_shared) + lane_ring_bytes(ring_bytes);
 }
 
-/* A skip is shorter than the message behind it, so that two halves always fit. */
+/* A skip is shorter than the message behind it, so that two halves always fit; one in an empty ring
+ * that is begun anew needs no room. */
 size_t lane_max_payload(size_t ring_bytes)
 {
     return ring_bytes / 2 - sizeof(struct lane_header);
@@ -236,12 +237,17 @@ static bool read_header(const struct lane *lane, struct lane_header *ret_header,
  * receiver's until they are released; in a rest that was left out the sender may write already. */
 static void sample_line(struct lane *lane)
 {
-    size_t at = (size_t)(lane->taken & (lane->ring_bytes - 1));
-    const volatile unsigned char *line = lane->shared->ring + at;
+    size_t at = (size_t)(lane->taken & (lane->ring_bytes - 1)), left = lane->ring_bytes - at;
+    uint64_t unread = lane->head - lane->taken;
 
-    if (lane->head - lane->taken <= BEHIND || lane->ring_bytes - at <= BEHIND ||
-        is_rewound(lane, at))
+    if (is_rewound(lane, at)) {
+        unread -= unread > left ? left : unread;
+        at = 0;
+        left = lane->ring_bytes;
+    }
+    if (unread <= BEHIND || left <= BEHIND)
         return;
+    const volatile unsigned char *line = lane->shared->ring + at;
     (void)line[BEHIND];
     uint64_t begin_ns = clock_now_ns();
     (void)*line;

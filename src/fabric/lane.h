@@ -74,7 +74,7 @@ struct lane {
     struct lane_bell *bell; /* of the other side; NULL: the transport's hooks ring it */
     struct lane_hooks hooks;
     uint64_t head, tail; /* this end's own truth; the shared copies are only for the other */
-    uint64_t seen_tail;  /* sender: the shared tail when last read; `tail` may be before it */
+    uint64_t seen_tail;  /* sender: the shared tail when last read; `tail` may be ahead of it */
     uint64_t taken;      /* receiver: bytes taken, released or not */
     size_t reserved;     /* sender: bytes of the open reservation with header and skip; 0: none */
     bool broken;         /* something that no honest other end may write was seen */
@@ -109,9 +109,8 @@ enum ferry_status lane_reserve(struct lane *lane, size_t n_bytes, void **ret_dat
 void lane_commit(struct lane *lane, const struct lane_header *header);
 
 /* Receiver. The next message that was not taken yet; header and *ret_data stay valid until it is
- * released. False: none. The
- * header is copied out first: the sender could still change it. A lane whose sender wrote nonsense
- * gives nothing more and is `broken`. */
+ * released. False: none. The header is copied out first: the sender could still change it. A lane
+ * whose sender wrote nonsense gives nothing more and is `broken`. */
 bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned char **ret_data);
 
 /* Gives back the oldest taken message's bytes. */

@@ -269,6 +269,27 @@ static void an_empty_ring_is_written_from_its_beginning(void **state)
     close_both(&both);
 }
 
+/* Also where every message begins the ring anew: the line that is timed is the message's. */
+static void lines_are_timed_in_rewound_rings(void **state)
+{
+    struct both both = open_both(RING);
+    struct lane_bell *bell = mem_zero(sizeof *bell);
+
+    (void)state;
+    both.to.bell = bell;
+    both.from.rewinds = true;
+    for (uint64_t id = 1; id <= 20; id++) {
+        assert_int_equal(send_bytes(&both.from, MAX_PAYLOAD, MAX_PAYLOAD, id), FERRY_OK);
+        struct lane_header header = take_bytes(&both.to, MAX_PAYLOAD, id);
+        lane_release(&both.to, &header);
+        if (id == 1) /* the only one that was not rewound */
+            both.to.line_ns = 0;
+    }
+    assert_true(both.to.line_ns > 0);
+    mem_free(bell);
+    close_both(&both);
+}
+
 /* ---- hooks ---- */
 
 struct seen {
@@ -423,8 +444,11 @@ static void a_hostile_ring_gives_nothing_outside(void **state)
             memcpy(both.shared->ring + i, &made, sizeof made);
         }
         for (size_t step = 0; step < STEPS && !both.to.broken; step++) {
-            uint64_t head = both.to.head + next_random(&seed) % 40 * 64;
+            uint64_t head = both.to.head + next_random(&seed) % 40 * 64, r = next_random(&seed);
             atomic_store(&both.shared->head, head);
+            if (r % 4 < 3)
+                atomic_store(&both.shared->rewound,
+                             r % 4 == 0 ? next_random(&seed) : both.to.taken + r / 4 % 3 * 64 - 64);
             while (lane_take(&both.to, &header, &data)) {
                 n_taken++;
                 spans += header.span;
@@ -541,15 +565,16 @@ static void tails_that_no_receiver_may_write_break_the_lane(void **state)
     (void)state;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         struct both both = open_both(RING);
-        uint64_t seed = round, tail = 0;
+        uint64_t seed = round, seen = 0;
+        both.from.rewinds = round % 2 != 0;
         for (size_t step = 0; step < STEPS; step++) {
             uint64_t r = next_random(&seed);
             size_t n_bytes = r % (MAX_PAYLOAD + 1);
             uint64_t written = r >> 60 == 0   ? next_random(&seed)
                                : r >> 60 == 1 ? both.from.head + next_random(&seed) % 1000
-                               : r >> 60 == 2 ? tail - next_random(&seed) % 200
+                               : r >> 60 == 2 ? seen - next_random(&seed) % 200
                                               : both.from.head;
-            bool legal = written % 64 == 0 && written >= tail && written <= both.from.head;
+            bool legal = written % 64 == 0 && written >= seen && written <= both.from.head;
             atomic_store(&both.shared->tail, written);
             enum ferry_status st = send_bytes(&both.from, n_bytes, n_bytes, step);
             if (st == FERRY_ERR_PEER) {
@@ -560,7 +585,8 @@ static void tails_that_no_receiver_may_write_break_the_lane(void **state)
                 n_broken++;
                 break;
             }
-            tail = both.from.tail;
+            uint64_t tail = both.from.tail;
+            seen = both.from.seen_tail;
             if (both.from.head - tail > RING || tail > both.from.head || tail % 64 != 0)
                 fail_msg("seed %llu: tail %llu", (unsigned long long)round,
                          (unsigned long long)tail);
@@ -769,6 +795,7 @@ int main(void)
         cmocka_unit_test(less_than_reserved_may_be_sent),
         cmocka_unit_test(taken_messages_stay_until_released),
         cmocka_unit_test(an_empty_ring_is_written_from_its_beginning),
+        cmocka_unit_test(lines_are_timed_in_rewound_rings),
         cmocka_unit_test(hooks_follow_every_change),
         cmocka_unit_test(a_rest_left_out_needs_a_message_behind_it),
         cmocka_unit_test(heads_that_no_sender_may_write_break_the_lane),
