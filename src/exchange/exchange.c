@@ -32,7 +32,7 @@ size_t exchange_bytes(const struct exchange_options *options)
     size_t slots = slots_of(options), n = job_bytes(options, exchange_job_slots(options));
 
     n += options->n_layers * options->max_experts * sizeof(atomic_uint_fast64_t);
-    n += options->n_layers * sizeof(uint32_t) + rounds_of(options) * plan_bytes(slots, many);
+    n += rounds_of(options) * plan_bytes(slots, many);
     if (many)
         n += rounds_of(options) * slots *
                  (options->hidden * sizeof(float) + sizeof(struct round_leaf)) +
@@ -89,14 +89,11 @@ static bool make_rest(struct exchange *x)
         return false;
     x->counts = arena_array(&x->arena, n_counts, sizeof *x->counts);
     x->told = arena_zero(&x->arena, n_counts * sizeof *x->told);
-    x->layer_after = arena_array(&x->arena, o->n_layers, sizeof *x->layer_after);
-    if (x->counts == NULL || x->told == NULL || x->layer_after == NULL ||
+    if (x->counts == NULL || x->told == NULL ||
         !job_create(&x->job, &x->arena, x->device, o, exchange_job_slots(o)))
         return false;
     for (size_t i = 0; i < n_counts; i++)
         atomic_init(&x->counts[i], 0);
-    for (size_t i = 0; i < o->n_layers; i++)
-        x->layer_after[i] = UINT32_MAX;
     for (size_t i = 0; i < rounds_of(o); i++) {
         if (!make_round(x, &x->rounds[i]))
             return false;
@@ -202,7 +199,7 @@ bool exchange_serve(struct exchange *exchange, uint64_t timeout_ns, bool once)
         exchange->seen_rings = rings;
         if (now >= until || (once && (any || woken)))
             return any;
-        if (!served && !serve_poll(exchange))
+        if (!served && !serve_poll(exchange, until))
             fabric_sleep(fabric, rings, until - now);
     }
 }

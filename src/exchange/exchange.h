@@ -35,14 +35,14 @@ struct exchange_rows {
 };
 
 /* Expert work of one layer: slots sorted by expert, expert e owns [begin[e], begin[e + 1]). Slot i
- * reads its row where it came to lie, in the window of whoever sent it, and writes row i of out. */
+ * reads its row where it lies, the caller's or what came from another rank, and writes row i of
+ * out. */
 struct exchange_job {
     size_t layer, n_experts, n_slots;
     const int32_t *begin; /* [n_experts + 1] */
-    const void *const
-        *a32_at; /* [n_slots] each slot's row as A32, and as f32; NULL: no expert of */
-    const void *const *f32_at; /* the layer takes it */
-    float *out;                /* [n_slots, out_stride] */
+    /* [n_slots] each slot's row as A32, and as f32; NULL: no expert of the layer takes it */
+    const void *const *a32_at, *const *f32_at;
+    float *out; /* [n_slots, out_stride] */
     size_t out_stride;
 };
 
@@ -84,8 +84,8 @@ struct exchange_options {
     void *arg;
     struct fabric *fabric; /* NULL: one rank. Outlives the exchange */
     const struct placement *placement;
-    uint64_t gather_ns;   /* longest wait for other origins' rows of the same layer; 0: a tenth of
-                             the measured expert time */
+    uint64_t gather_ns; /* longest wait for other origins' rows of the same layer, and of theirs of
+                           the next one for own ones; 0: a tenth of the measured expert time */
     uint64_t deadline_ns; /* of one round; 0: 60 s */
     size_t bundle_bytes;  /* that must be saved for rows to cross to another host once and be passed
                              on there; 0: 32 KiB, SIZE_MAX: never */

@@ -3,6 +3,7 @@
 #define EXCHANGE_IMPL_H
 
 #include "base/arena.h"
+#include "base/size.h"
 #include "exchange/exchange.h"
 #include "exchange/job.h"
 #include "exchange/plan.h"
@@ -77,10 +78,8 @@ struct exchange {
     struct round rounds[EXCHANGE_ROUNDS];
     struct arena arena;
     uint64_t step, generation;
-    double job_ns;         /* of a job with own rows, smoothed */
-    uint32_t own_layer;    /* of the last own round */
-    uint32_t *layer_after; /* [n_layers] that own rounds went on with, last time; UINT32_MAX: none
-                              yet */
+    double job_ns;                    /* of a job with own rows, smoothed */
+    uint32_t own_layer, before_layer; /* own rounds: the last two distinct layers */
 
     /* Only with a fabric. */
     int self;
@@ -113,9 +112,9 @@ struct exchange {
 /* Takes what has come: replies go to their rounds, requests wait. Returns whether anything came. */
 bool serve_collect(struct exchange *x);
 
-/* The same again and again, for options.spin_ns at most: a lane's head is seen sooner than the bell
- * that is rung after it. */
-bool serve_poll(struct exchange *x);
+/* The same again and again, for options.spin_ns at most, and until due_ns: a lane's head is seen
+ * sooner than the bell that is rung after it. */
+bool serve_poll(struct exchange *x, uint64_t due_ns);
 
 /* Runs one job: the waiting requests of one layer, together with own part `part` of `round` when
  * given (its layer then). Sums go out. Returns false when there was nothing to do, but perhaps when
@@ -176,12 +175,12 @@ static inline uint64_t impl_gather_ns(const struct exchange *x)
     return x->options.gather_ns > 0 ? x->options.gather_ns : (uint64_t)(x->job_ns * 0.1);
 }
 
-/* How long to sleep: `most`, or less when requests wait for own rows. */
-static inline uint64_t impl_sleep_ns(const struct exchange *x, uint64_t now, uint64_t most)
+/* How long to sleep when something is due at due_ns (UINT64_MAX: nothing), `most` at most. */
+static inline uint64_t impl_sleep_ns(uint64_t due_ns, uint64_t now, uint64_t most)
 {
-    uint64_t left = x->early_until_ns > now ? x->early_until_ns - now : 0;
+    uint64_t left = due_ns > now ? due_ns - now : 0;
 
-    return left < most ? left : most;
+    return min_size(left, most);
 }
 
 /* Whether this seat may be sent work. */

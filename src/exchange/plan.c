@@ -254,6 +254,15 @@ void plan_build(struct plan *plan, const struct exchange_round_input *input,
     FERRY_ASSERT(fits); /* the arrays are made for this */
 }
 
+size_t plan_own_pairs(const struct plan *plan, int self)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < plan->n_parts; i++)
+        n += plan->parts[i].seat == self ? plan->parts[i].n_pairs : 0;
+    return n;
+}
+
 bool plan_again(struct plan *plan, size_t part, const struct plan_holders *holders,
                 const struct plan_limits *limits)
 {

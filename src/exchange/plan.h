@@ -93,6 +93,9 @@ size_t plan_bytes(size_t max_slots, bool many_seats);
 void plan_build(struct plan *plan, const struct exchange_round_input *input,
                 const struct plan_holders *holders, const struct plan_limits *limits);
 
+/* Pairs that are computed here. */
+size_t plan_own_pairs(const struct plan *plan, int self);
+
 /* Decides other holders for the pairs of a part, which becomes LOST. Groups stay whole or are cut
  * into nodes of their own. False: no room left in the arrays; the round is void. */
 bool plan_again(struct plan *plan, size_t part, const struct plan_holders *holders,

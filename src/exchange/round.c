@@ -242,7 +242,7 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
                      round->plan.n_groups == input->n_tokens);
     round->open = true;
     if (x->own_layer != (uint32_t)input->layer) {
-        x->layer_after[x->own_layer] = (uint32_t)input->layer;
+        x->before_layer = x->own_layer;
         x->own_layer = (uint32_t)input->layer;
     }
     if (x->options.fabric == NULL)
@@ -362,7 +362,7 @@ static bool others_follow(const struct exchange *x, size_t layer)
         const struct origin *o = &x->origins[seat];
         if (seat == x->self || !o->active)
             continue;
-        if (o->layer == layer ? !o->whole : x->layer_after[o->layer] == layer)
+        if (o->layer == layer ? !o->whole : o->layer == x->before_layer && o->layer < layer)
             return true;
     }
     return false;
@@ -381,7 +381,8 @@ static size_t own_part(struct exchange *x, struct round *round, uint64_t now, bo
             return i;
         if (round->gather_until_ns == 0)
             round->gather_until_ns = now + impl_gather_ns(x);
-        if (now >= round->gather_until_ns || impl_has_enough(x, part->n_pairs) ||
+        if (now >= round->gather_until_ns ||
+            impl_has_enough(x, plan_own_pairs(&round->plan, x->self)) ||
             !others_follow(x, round->input.layer))
             return i;
         *ret_gathers = true;
@@ -411,17 +412,17 @@ static enum ferry_status too_late(struct exchange *x, const struct round *round,
 static void await(struct exchange *x, const struct round *round, uint32_t seen, uint64_t now)
 {
     struct fabric *f = x->options.fabric;
-    uint64_t timeout = LOOK_NS, start = fabric_now_ns(f);
+    uint64_t due = x->early_until_ns, start = fabric_now_ns(f);
     int seat = -1;
 
     for (size_t i = 0; i < round->plan.n_parts && seat < 0; i++) {
         if (round->plan.parts[i].state == PART_SENT)
             seat = round->plan.parts[i].seat;
     }
-    if (round->gather_until_ns > now && round->gather_until_ns - now < timeout)
-        timeout = round->gather_until_ns - now;
-    if (!serve_poll(x))
-        fabric_sleep(f, seen, impl_sleep_ns(x, now, timeout));
+    if (round->gather_until_ns > now)
+        due = min_size(due, round->gather_until_ns);
+    if (!serve_poll(x, due))
+        fabric_sleep(f, seen, impl_sleep_ns(due, fabric_now_ns(f), LOOK_NS));
     uint64_t waited = fabric_now_ns(f) - start;
     x->ledger.others_ns += waited;
     if (seat >= 0)
@@ -435,7 +436,6 @@ static enum ferry_status complete(struct exchange *x, struct round *round, struc
     while (round->n_owed > 0) {
         uint64_t now = f != NULL ? fabric_now_ns(f) : 0;
         uint32_t seen = f != NULL ? fabric_rings(f) : 0;
-        x->early_until_ns = UINT64_MAX;
         if (f != NULL) {
             serve_collect(x);
             enum ferry_status st = look_for_losses(x, round, err);

@@ -166,14 +166,14 @@ bool serve_collect(struct exchange *x)
     return any;
 }
 
-bool serve_poll(struct exchange *x)
+bool serve_poll(struct exchange *x, uint64_t due_ns)
 {
     struct fabric *f = x->options.fabric;
     uint32_t seen = fabric_rings(f);
 
     if (x->options.spin_ns == 0 || !fabric_is_near(f))
         return false;
-    for (uint64_t until = fabric_now_ns(f) + x->options.spin_ns;;) {
+    for (uint64_t until = min_size(fabric_now_ns(f) + x->options.spin_ns, due_ns);;) {
         for (int i = 0; i < 32; i++) {
             if (serve_collect(x))
                 return true;
@@ -217,10 +217,9 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
                               seat, (double)(now - start) * 1e-9, n_bytes);
         /* Whoever waits for room takes what has come, or two ranks could wait for each other. */
         serve_collect(x);
-        x->early_until_ns = UINT64_MAX;
         if (channel == LANE_REQUEST && !x->in_job && serve_job(x, NULL, 0))
             continue;
-        fabric_sleep(f, seen, impl_sleep_ns(x, now, LOOK_NS));
+        fabric_sleep(f, seen, impl_sleep_ns(x->early_until_ns, now, LOOK_NS));
         uint64_t waited = fabric_now_ns(f) - now;
         fabric_count_wait(f, seat, waited);
         x->ledger.others_ns += waited;
@@ -316,15 +315,20 @@ static void add_requests(struct exchange *x, struct batch *b)
     x->next_seat = (x->next_seat + 1) % n_seats;
 }
 
-/* Whether this rank, which is in a round of its own, will probably send rows of a layer next, and
- * not so many that they need no others'. */
+/* Whether this rank, which is in one round of its own, will probably send rows of a layer next, and
+ * not so many that they need no others'. The last layer of a step is followed by none for long;
+ * with another round open its rows would be computed before those that are waited for. */
 static bool is_next_own(const struct exchange *x, size_t layer)
 {
-    bool any = false;
+    size_t stride = x->own_layer > x->before_layer ? x->own_layer - x->before_layer : 1;
+    size_t n_open = 0;
 
-    for (size_t r = 0; r < EXCHANGE_ROUNDS; r++)
-        any |= x->rounds[r].open && !impl_has_enough(x, x->rounds[r].plan.n_pairs);
-    return any && x->layer_after[x->own_layer] == layer;
+    for (size_t r = 0; r < EXCHANGE_ROUNDS; r++) {
+        if (x->rounds[r].open && impl_has_enough(x, plan_own_pairs(&x->rounds[r].plan, x->self)))
+            return false;
+        n_open += x->rounds[r].open;
+    }
+    return n_open == 1 && layer > x->own_layer && layer - x->own_layer <= stride;
 }
 
 /* Rows of the next layer wait a moment for own ones, so that its experts' weights are read once for
@@ -515,9 +519,10 @@ static void run_batch(struct exchange *x, struct batch *b, struct round *round, 
 
 bool serve_job(struct exchange *x, struct round *round, size_t part)
 {
-    size_t layer = round != NULL ? round->input.layer : waiting_layer(x);
     struct batch b;
 
+    x->early_until_ns = UINT64_MAX;
+    size_t layer = round != NULL ? round->input.layer : waiting_layer(x);
     if (layer == SIZE_MAX)
         return false;
     b.layer = layer;

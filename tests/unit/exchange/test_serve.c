@@ -264,6 +264,43 @@ static void rows_of_the_next_layer_wait_for_own_ones(void **state)
     crew_end(&c, false);
 }
 
+static void *rank_one_idle(void *arg)
+{
+    struct ahead *a = arg;
+    struct member *m = &a->crew->members[1];
+
+    for (size_t layer = 0; layer < LAYERS; layer++)
+        a->n_wrong += run_layer(m, layer) != FERRY_OK;
+    while (fabric_live(fake_end(a->crew->group, 1)) != 1 << 1)
+        (void)exchange_serve(m->x, 2000000, true);
+    return NULL;
+}
+
+/* Rank 1 has no more steps. Rank 0 does not wait for its rows (30 s, and a round may take 20). */
+static void who_has_finished_a_step_is_not_awaited(void **state)
+{
+    struct crew c = {
+        .n = 2, .seed = 6, .gather_ns = UINT64_C(30000000000), .placement = placed(2, 1, 0)};
+    struct ahead a = {.crew = &c};
+    pthread_t other;
+
+    (void)state;
+    c.tokens[0] = 6;
+    c.tokens[1] = 7;
+    crew_start(&c, WIDE);
+    make_input(c.members[0].in, 3);
+    make_input(c.members[1].in, 4);
+    assert_int_equal(pthread_create(&other, NULL, rank_one_idle, &a), 0);
+    for (size_t step = 0; step < 3; step++) {
+        for (size_t layer = 0; layer < (step == 0 ? LAYERS : 1); layer++)
+            a.n_wrong += run_layer(&c.members[0], layer) != FERRY_OK;
+    }
+    fake_kill(c.group, 0);
+    (void)pthread_join(other, NULL);
+    assert_int_equal(atomic_load(&a.n_wrong), 0);
+    crew_end(&c, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +309,7 @@ int main(void)
         cmocka_unit_test(nonsense_harms_nobody_else),
         cmocka_unit_test(wrong_replies_are_not_combined),
         cmocka_unit_test(rows_of_the_next_layer_wait_for_own_ones),
+        cmocka_unit_test(who_has_finished_a_step_is_not_awaited),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
