@@ -132,8 +132,6 @@ enum ferry_status exchange_create(struct exchange **ret_exchange, struct device 
                                        .max_slots = slots_of(options),
                                        .a32_bytes = options->a32_bytes,
                                        .f32_floats = options->f32_floats};
-        x->early_until_ns = UINT64_MAX;
-        x->gathering = SIZE_MAX;
         x->self = options->fabric != NULL ? fabric_seat(options->fabric) : 0;
     }
     if (x == NULL || !make_rest(x)) {
@@ -190,7 +188,7 @@ bool exchange_serve(struct exchange *exchange, uint64_t timeout_ns, bool once)
     for (;;) {
         uint32_t rings = fabric_rings(fabric);
         serve_collect(exchange);
-        bool served = serve_job(exchange, NULL, 0);
+        bool served = serve_others(exchange, SIZE_MAX);
         uint64_t now = fabric_now_ns(fabric);
         any |= served;
         /* Whatever rang since the last look, in an earlier call too, ends the wait: the caller may

@@ -84,8 +84,8 @@ struct exchange_options {
     void *arg;
     struct fabric *fabric; /* NULL: one rank. Outlives the exchange */
     const struct placement *placement;
-    uint64_t gather_ns; /* longest wait for other origins' rows of the same layer, and of theirs of
-                           the next one for own ones; 0: a tenth of the measured expert time */
+    uint64_t gather_ns;   /* longest wait for other origins' rows of the same layer; 0: a tenth of
+                             the measured expert time */
     uint64_t deadline_ns; /* of one round; 0: 60 s */
     size_t bundle_bytes;  /* that must be saved for rows to cross to another host once and be passed
                              on there; 0: 32 KiB, SIZE_MAX: never */

@@ -23,10 +23,8 @@ enum {
 struct inbox {
     struct fabric_message messages[INBOX_MAX];
     bool done[INBOX_MAX];
-    bool own[INBOX_MAX];                /* requests: there is something for this rank in it */
-    uint64_t pass[INBOX_MAX];           /* bundles: bit per member that has still to be passed on */
-    uint64_t early_until_ns[INBOX_MAX]; /* requests of the next layer: they wait for own rows of it
-                                           so long; 0: nobody has looked yet */
+    bool own[INBOX_MAX];      /* requests: there is something for this rank in it */
+    uint64_t pass[INBOX_MAX]; /* bundles: bit per member that has still to be passed on */
     size_t first, n;
     size_t n_pass;        /* places with something to pass on */
     size_t n_bytes;       /* of payload that is not released */
@@ -100,8 +98,6 @@ struct exchange {
     struct exchange_pair *served_pairs; /* [2 * max_slots] private copies for one job */
     int next_seat;                      /* whose messages are looked at first: in turn */
     bool in_job;                        /* requests stay as they are */
-    size_t gathering; /* layer whose requests are left for the own part's job; SIZE_MAX: none */
-    uint64_t early_until_ns; /* the soonest of the inboxes', at the last look; UINT64_MAX: none */
 
     /* [n_layers, max_experts]. Written by the engine thread only, so that adding needs no locked
      * instruction; read by exchange_counts from any thread. Relaxed: they order nothing. */
@@ -112,14 +108,17 @@ struct exchange {
 /* Takes what has come: replies go to their rounds, requests wait. Returns whether anything came. */
 bool serve_collect(struct exchange *x);
 
-/* The same again and again, for options.spin_ns at most, and until due_ns: a lane's head is seen
+/* The same again and again, for options.spin_ns at most, and until_ns: a lane's head is seen
  * sooner than the bell that is rung after it. */
-bool serve_poll(struct exchange *x, uint64_t due_ns);
+bool serve_poll(struct exchange *x, uint64_t until_ns);
 
-/* Runs one job: the waiting requests of one layer, together with own part `part` of `round` when
- * given (its layer then). Sums go out. Returns false when there was nothing to do, but perhaps when
- * x->early_until_ns has come. */
-bool serve_job(struct exchange *x, struct round *round, size_t part);
+/* Runs one job: own part `part` of `round`, together with the waiting requests of its layer. Sums
+ * go out. */
+void serve_job(struct exchange *x, struct round *round, size_t part);
+
+/* Runs one job of waiting requests of one layer, but not of layer `except` (SIZE_MAX: of any).
+ * Returns false when there are none. */
+bool serve_others(struct exchange *x, size_t except);
 
 /* Reserves room to a seat; meanwhile serves others (to send a request) or only collects (a reply).
  * *ret_incarnation: of the lanes that it was reserved in; they stay in use until the commit if
@@ -169,18 +168,10 @@ static inline bool impl_has_enough(const struct exchange *x, size_t n_pairs)
     return n_pairs >= ROWS_ENOUGH * x->shape.n_experts;
 }
 
-/* The longest wait for rows of other origins, or for own ones. */
+/* The longest wait for rows of other origins. */
 static inline uint64_t impl_gather_ns(const struct exchange *x)
 {
     return x->options.gather_ns > 0 ? x->options.gather_ns : (uint64_t)(x->job_ns * 0.1);
-}
-
-/* How long to sleep when something is due at due_ns (UINT64_MAX: nothing), `most` at most. */
-static inline uint64_t impl_sleep_ns(uint64_t due_ns, uint64_t now, uint64_t most)
-{
-    uint64_t left = due_ns > now ? due_ns - now : 0;
-
-    return min_size(left, most);
 }
 
 /* Whether this seat may be sent work. */

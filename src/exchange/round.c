@@ -412,7 +412,7 @@ static enum ferry_status too_late(struct exchange *x, const struct round *round,
 static void await(struct exchange *x, const struct round *round, uint32_t seen, uint64_t now)
 {
     struct fabric *f = x->options.fabric;
-    uint64_t due = x->early_until_ns, start = fabric_now_ns(f);
+    uint64_t until = now + LOOK_NS, start = fabric_now_ns(f);
     int seat = -1;
 
     for (size_t i = 0; i < round->plan.n_parts && seat < 0; i++) {
@@ -420,9 +420,11 @@ static void await(struct exchange *x, const struct round *round, uint32_t seen, 
             seat = round->plan.parts[i].seat;
     }
     if (round->gather_until_ns > now)
-        due = min_size(due, round->gather_until_ns);
-    if (!serve_poll(x, due))
-        fabric_sleep(f, seen, impl_sleep_ns(due, fabric_now_ns(f), LOOK_NS));
+        until = min_size(until, round->gather_until_ns);
+    if (!serve_poll(x, until)) {
+        now = fabric_now_ns(f);
+        fabric_sleep(f, seen, until > now ? until - now : 0);
+    }
     uint64_t waited = fabric_now_ns(f) - start;
     x->ledger.others_ns += waited;
     if (seat >= 0)
@@ -445,13 +447,12 @@ static enum ferry_status complete(struct exchange *x, struct round *round, struc
         bool gathers;
         size_t part = own_part(x, round, now, &gathers);
         if (part < round->plan.n_parts) {
-            (void)serve_job(x, round, part);
+            serve_job(x, round, part);
             continue;
         }
-        x->gathering = gathers ? round->input.layer : SIZE_MAX;
-        bool served = round->n_owed > 0 && serve_job(x, NULL, 0);
-        x->gathering = SIZE_MAX;
-        if (round->n_owed == 0 || served)
+        /* Rows of the layer that own ones wait in are left for their job; the others' rows are what
+         * those that are awaited need to come here. */
+        if (round->n_owed == 0 || serve_others(x, gathers ? round->input.layer : SIZE_MAX))
             continue;
         if (now - round->start_ns > x->options.deadline_ns)
             return too_late(x, round, now, err);

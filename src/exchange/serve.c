@@ -52,7 +52,6 @@ static bool take(struct exchange *x, int seat, enum lane_channel channel, size_t
     inbox->done[place] = false;
     inbox->own[place] = true;
     inbox->pass[place] = 0;
-    inbox->early_until_ns[place] = 0;
     inbox->n++;
     inbox->n_bytes += inbox->messages[place].header.n_bytes;
     *ret_place = place;
@@ -166,14 +165,14 @@ bool serve_collect(struct exchange *x)
     return any;
 }
 
-bool serve_poll(struct exchange *x, uint64_t due_ns)
+bool serve_poll(struct exchange *x, uint64_t until_ns)
 {
     struct fabric *f = x->options.fabric;
     uint32_t seen = fabric_rings(f);
 
     if (x->options.spin_ns == 0 || !fabric_is_near(f))
         return false;
-    for (uint64_t until = min_size(fabric_now_ns(f) + x->options.spin_ns, due_ns);;) {
+    for (uint64_t until = min_size(fabric_now_ns(f) + x->options.spin_ns, until_ns);;) {
         for (int i = 0; i < 32; i++) {
             if (serve_collect(x))
                 return true;
@@ -217,9 +216,9 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
                               seat, (double)(now - start) * 1e-9, n_bytes);
         /* Whoever waits for room takes what has come, or two ranks could wait for each other. */
         serve_collect(x);
-        if (channel == LANE_REQUEST && !x->in_job && serve_job(x, NULL, 0))
+        if (channel == LANE_REQUEST && !x->in_job && serve_others(x, SIZE_MAX))
             continue;
-        fabric_sleep(f, seen, impl_sleep_ns(x->early_until_ns, now, LOOK_NS));
+        fabric_sleep(f, seen, LOOK_NS);
         uint64_t waited = fabric_now_ns(f) - now;
         fabric_count_wait(f, seat, waited);
         x->ledger.others_ns += waited;
@@ -315,52 +314,19 @@ static void add_requests(struct exchange *x, struct batch *b)
     x->next_seat = (x->next_seat + 1) % n_seats;
 }
 
-/* Whether this rank, which is in one round of its own, will probably send rows of a layer next, and
- * not so many that they need no others'. The last layer of a step is followed by none for long;
- * with another round open its rows would be computed before those that are waited for. */
-static bool is_next_own(const struct exchange *x, size_t layer)
-{
-    size_t stride = x->own_layer > x->before_layer ? x->own_layer - x->before_layer : 1;
-    size_t n_open = 0;
-
-    for (size_t r = 0; r < EXCHANGE_ROUNDS; r++) {
-        if (x->rounds[r].open && impl_has_enough(x, plan_own_pairs(&x->rounds[r].plan, x->self)))
-            return false;
-        n_open += x->rounds[r].open;
-    }
-    return n_open == 1 && layer > x->own_layer && layer - x->own_layer <= stride;
-}
-
-/* Rows of the next layer wait a moment for own ones, so that its experts' weights are read once for
- * both; else whoever is half a layer ahead stays so. */
-static bool is_early(struct exchange *x, struct inbox *inbox, size_t place)
-{
-    uint64_t *until = &inbox->early_until_ns[place];
-
-    if (!is_next_own(x, inbox->messages[place].header.layer))
-        return false;
-    uint64_t now = fabric_now_ns(x->options.fabric);
-    if (*until == 0)
-        *until = now + impl_gather_ns(x);
-    if (now >= *until)
-        return false;
-    x->early_until_ns = min_size(x->early_until_ns, *until);
-    return true;
-}
-
-/* The layer of a request to be served now, seats in turn; SIZE_MAX: none. */
-static size_t waiting_layer(struct exchange *x)
+/* The layer of a waiting request, seats in turn, but not `except`; SIZE_MAX: none. */
+static size_t waiting_layer(const struct exchange *x, size_t except)
 {
     int n_seats = (int)fabric_n_seats(x->options.fabric);
 
     for (int s = 0; s < n_seats; s++) {
         int seat = (x->next_seat + s) % n_seats;
-        struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
+        const struct inbox *inbox = &x->inboxes[seat][LANE_REQUEST];
         for (size_t i = 0; i < inbox->n; i++) {
             size_t place = (inbox->first + i) % INBOX_MAX;
-            if (is_waiting(x, inbox, place) &&
-                inbox->messages[place].header.layer != x->gathering && !is_early(x, inbox, place))
-                return inbox->messages[place].header.layer;
+            size_t layer = inbox->messages[place].header.layer;
+            if (layer != except && is_waiting(x, inbox, place))
+                return layer;
         }
     }
     return SIZE_MAX;
@@ -517,14 +483,11 @@ static void run_batch(struct exchange *x, struct batch *b, struct round *round, 
     x->in_job = false;
 }
 
-bool serve_job(struct exchange *x, struct round *round, size_t part)
+/* One job of a layer, with an own part when round is given. */
+static void run_layer(struct exchange *x, size_t layer, struct round *round, size_t part)
 {
     struct batch b;
 
-    x->early_until_ns = UINT64_MAX;
-    size_t layer = round != NULL ? round->input.layer : waiting_layer(x);
-    if (layer == SIZE_MAX)
-        return false;
     b.layer = layer;
     b.n = b.n_pairs = b.n_served_pairs = 0;
     if (round != NULL) {
@@ -537,11 +500,11 @@ bool serve_job(struct exchange *x, struct round *round, size_t part)
     }
     if (x->options.fabric == NULL) {
         run_batch(x, &b, round, part);
-        return true;
+        return;
     }
     add_requests(x, &b);
     if (b.n == 0)
-        return true; /* nothing sound was asked */
+        return; /* nothing sound was asked */
     uint64_t start = fabric_now_ns(x->options.fabric), others = x->ledger.others_ns;
     size_t n_own = round != NULL ? round->plan.parts[part].n_pairs : 0;
     double share = b.n_pairs > 0 ? (double)(b.n_pairs - n_own) / (double)b.n_pairs : 0;
@@ -551,5 +514,18 @@ bool serve_job(struct exchange *x, struct round *round, size_t part)
     x->ledger.others_ns += ns > waited ? (uint64_t)((ns - waited) * share) : 0;
     if (round != NULL)
         x->job_ns = x->job_ns > 0 ? 0.8 * x->job_ns + 0.2 * ns : ns;
-    return true;
+}
+
+void serve_job(struct exchange *x, struct round *round, size_t part)
+{
+    run_layer(x, round->input.layer, round, part);
+}
+
+bool serve_others(struct exchange *x, size_t except)
+{
+    size_t layer = waiting_layer(x, except);
+
+    if (layer != SIZE_MAX)
+        run_layer(x, layer, NULL, 0);
+    return layer != SIZE_MAX;
 }
