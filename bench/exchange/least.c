@@ -38,6 +38,7 @@ struct side {
 
 static struct side *sides[2];
 static size_t n_tokens = 1, n_rounds, row_bytes;
+static pid_t parent, child; /* child: 0 in itself */
 
 static void fail(const char *what)
 {
@@ -98,10 +99,22 @@ static void widen(float *dst, const unsigned char *row, float by, const float *o
     }
 }
 
+/* The other process may have failed; its own message says why. */
+static void check_other(void)
+{
+    if (child > 0 ? waitpid(child, NULL, WNOHANG) != 0 : getppid() != parent)
+        exit(1);
+}
+
 static void await(const _Atomic size_t *count, size_t round)
 {
-    while (atomic_load_explicit(count, memory_order_acquire) < round)
+    enum { LOOK_EVERY = 1 << 24 };
+
+    for (size_t i = 1; atomic_load_explicit(count, memory_order_acquire) < round; i++) {
+        if (i % LOOK_EVERY == 0)
+            check_other();
         cpu_relax();
+    }
 }
 
 static void run_round(int rank, size_t round, const struct kernels *kernels, const float *x,
@@ -199,7 +212,8 @@ int main(int argc, char **argv)
         sides[rank]->rows = share(2 * n_tokens * row_bytes);
         sides[rank]->answers = share(2 * n_tokens * HIDDEN * sizeof(float));
     }
-    pid_t child = fork();
+    parent = getpid();
+    child = fork();
     if (child < 0)
         fail("least: fork");
     run(child == 0 ? 1 : 0);

@@ -259,7 +259,9 @@ size_t plan_own_pairs(const struct plan *plan, int self)
     size_t n = 0;
 
     for (size_t i = 0; i < plan->n_parts; i++)
-        n += plan->parts[i].seat == self ? plan->parts[i].n_pairs : 0;
+        n += plan->parts[i].seat == self && plan->parts[i].state != PART_LOST
+                 ? plan->parts[i].n_pairs
+                 : 0;
     return n;
 }
 

@@ -114,6 +114,10 @@ static void every_pair_has_one_holder(void **state)
         set_up(f, seed, 1 + seed % 9);
         build(f);
         check(f, UINT64_MAX);
+        size_t n_own = 0;
+        for (size_t i = 0; i < TOKENS * TOP_K; i++)
+            n_own += f->seats[f->experts[i]] & 1;
+        assert_int_equal(plan_own_pairs(&f->plan, f->holders.self), n_own);
         /* Local first; then no seat by TCP while one by shared memory holds it. */
         for (size_t p = 0; p < f->plan.n_parts; p++) {
             const struct part *part = &f->plan.parts[p];
