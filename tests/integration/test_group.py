@@ -200,13 +200,13 @@ class Group(cli.Case):
                     self.assertRegex(err, "suspect|dead")
 
     def test_all_others_killed(self):
-        want, _ = self.run_with_fault(lambda pids: None, ranks=2)
+        want, _ = self.run_with_fault(lambda pids: None, ranks=2, tokens=1500)
 
         def one_by_one(pids):
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 time.sleep(0.1)
-        got, _ = self.run_with_fault(one_by_one)
+        got, _ = self.run_with_fault(one_by_one, tokens=1500)  # not over before the last kill
         self.assertEqual(got, want)
 
     def test_a_stopped_rank_changes_nothing(self):
