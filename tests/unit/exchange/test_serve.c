@@ -1,4 +1,5 @@
 /* A holder's side: experts that cannot be had, messages that no rank may send, wrong answers. */
+#include "exchange/wire.h"
 #include "tests/unit/exchange/crew.h"
 
 #include <stdio.h>
@@ -195,6 +196,43 @@ static void wrong_replies_are_not_combined(void **state)
     crew_end(&c, false);
 }
 
+static bool name_more_formats(void *arg, int from, int to, enum lane_channel channel,
+                              struct lane_header *header, unsigned char *payload)
+{
+    (void)arg;
+    (void)to;
+    (void)payload;
+    if (from == 2 && channel == LANE_REQUEST)
+        header->kind |= WIRE_A32; /* of no bytes in this group: all sizes stay right */
+    return true;
+}
+
+/* Rank 2's rows have a format more than rank 1's: no job computes both. */
+static void rows_of_other_formats_have_jobs_of_their_own(void **state)
+{
+    struct crew c = {.n = 3, .seed = 8, .placement = placed(3, 1, 0)};
+    struct exchange *x;
+
+    (void)state;
+    crew_start(&c, WIDE);
+    fake_on_commit(c.group, name_more_formats, NULL);
+    x = c.members[0].x;
+    for (size_t s = 1; s < 3; s++) {
+        make_input(c.members[s].in, s);
+        struct exchange_round_input round = round_of(c.members[s].in, 1, 0, 9);
+        assert_int_equal(exchange_begin(c.members[s].x, 0, &round, NULL), FERRY_OK);
+    }
+    while (exchange_serve(x, 0, false))
+        ;
+    assert_int_equal(exchange_ledger(x)->jobs, 2);
+    assert_int_equal(exchange_ledger(x)->bad_messages, 0);
+    for (int s = 1; s < 3; s++) {
+        fake_kill(c.group, s);
+        assert_int_equal(exchange_end(c.members[s].x, 0, NULL), FERRY_ERR_PEER);
+    }
+    crew_end(&c, false);
+}
+
 /* ---- ranks that are out of step ---- */
 
 struct apart {
@@ -302,6 +340,60 @@ static void who_has_finished_a_step_is_not_awaited(void **state)
     crew_end(&c, false);
 }
 
+enum { FEW = 2, MANY_TOKENS = 192 };
+
+/* Own rows of layer 1, all for the first of two experts, which is here, while rank 1 is still in
+ * layer 0. Rank 0 may wait for its rows 30 s; its round, 2 s. */
+static enum ferry_status run_own_rows(size_t n_tokens)
+{
+    struct fake_group *group = fake_group_create(2, WIDE);
+    struct placement *placement = NULL;
+    struct exchange *x[2];
+    static int32_t experts[MANY_TOKENS];
+    static float weights[MANY_TOKENS], rows[MANY_TOKENS * HIDDEN], out[MANY_TOKENS * HIDDEN];
+    struct exchange_round_input round = {.experts = experts,
+                                         .weights = weights,
+                                         .n_tokens = 1,
+                                         .top_k = 1,
+                                         .n_experts = FEW,
+                                         .rows = {.f32 = rows, .f32_stride = HIDDEN},
+                                         .out = out};
+    struct device_options one = {.n_threads = 1, .level = CPU_LEVEL_REF};
+    struct device *device;
+
+    assert_int_equal(placement_contiguous(&placement, LAYERS, FEW, 2, 1, NULL), FERRY_OK);
+    assert_int_equal(device_create_cpu(&device, &one, NULL), FERRY_OK);
+    for (int s = 0; s < 2; s++) {
+        struct exchange_options options = options_of(fake_end(group, s), placement);
+        options.max_tokens = MANY_TOKENS;
+        options.max_top_k = 1;
+        options.max_experts = FEW;
+        options.gather_ns = UINT64_C(30000000000);
+        options.deadline_ns = UINT64_C(2000000000);
+        assert_int_equal(exchange_create(&x[s], device, &options, NULL), FERRY_OK);
+    }
+    assert_int_equal(exchange_begin(x[1], 0, &round, NULL), FERRY_OK); /* its row goes to rank 0 */
+    assert_int_equal(exchange_run(x[0], &round, NULL), FERRY_OK);
+    round.layer = 1;
+    round.n_tokens = n_tokens;
+    enum ferry_status st = exchange_run(x[0], &round, NULL);
+    exchange_abandon(x[1]);
+    for (int s = 0; s < 2; s++)
+        exchange_destroy(x[s]);
+    device_destroy(device);
+    placement_destroy(placement);
+    fake_group_destroy(group);
+    return st;
+}
+
+/* A job of 64 rows an expert reads weights no less often than two: it waits for nobody. */
+static void who_has_rows_enough_does_not_gather(void **state)
+{
+    (void)state;
+    assert_int_equal(run_own_rows(64 * FEW), FERRY_OK);
+    assert_int_equal(run_own_rows(64 * FEW - 1), FERRY_ERR_TIMEOUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,8 +401,10 @@ int main(void)
         cmocka_unit_test(nobody_left_is_an_error),
         cmocka_unit_test(nonsense_harms_nobody_else),
         cmocka_unit_test(wrong_replies_are_not_combined),
+        cmocka_unit_test(rows_of_other_formats_have_jobs_of_their_own),
         cmocka_unit_test(who_gathers_serves_other_layers),
         cmocka_unit_test(who_has_finished_a_step_is_not_awaited),
+        cmocka_unit_test(who_has_rows_enough_does_not_gather),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

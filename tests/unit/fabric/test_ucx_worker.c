@@ -124,6 +124,32 @@ static void a_road_to_nowhere_is_lost_and_can_be_closed(void **state)
     (void)unsetenv("FERRY_FABRIC_NO_SHM");
 }
 
+/* The other side may be in the middle of its handshake, and UCX would end it: see ucx_worker.c. */
+static void a_new_endpoint_is_not_closed_at_once(void **state)
+{
+    const uint64_t least_ns = UINT64_C(200000000);
+
+    (void)state;
+    (void)setenv("FERRY_FABRIC_NO_SHM", "1", 1);
+    for (int whole = 0; whole < 2; whole++) { /* one connection, or all of a transport */
+        struct both both;
+        uint64_t begin = clock_now_ns();
+        both_open(&both);
+        assert_int_equal(transport_ucx.link(both.out->conn), LINK_TCP);
+        if (whole) {
+            side_close(&both.near);
+        } else {
+            link_close(both.out, false);
+            BOTH_WAIT(&both, both.near.transport->closed == NULL);
+        }
+        assert_true(clock_now_ns() - begin >= least_ns);
+        if (!whole)
+            side_close(&both.near);
+        side_close(&both.far);
+    }
+    (void)unsetenv("FERRY_FABRIC_NO_SHM");
+}
+
 int main(void)
 {
     crash_signals_are_the_programs_own(NULL); /* cmocka sets its own around a test */
@@ -132,6 +158,7 @@ int main(void)
         cmocka_unit_test(a_group_of_one_host_is_reached_from_nowhere_else),
         cmocka_unit_test(a_worker_that_cannot_start_is_an_error),
         cmocka_unit_test(a_road_to_nowhere_is_lost_and_can_be_closed),
+        cmocka_unit_test(a_new_endpoint_is_not_closed_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
