@@ -81,9 +81,16 @@ bool group_mpirun(size_t *ret_rank, size_t *ret_size, size_t *ret_here)
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *size = getenv("OMPI_COMM_WORLD_SIZE"),
                *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
 
-    if (rank == NULL || size == NULL || !parse_size(size, 1, LIMIT_SEATS, ret_size) ||
-        !parse_size(rank, 0, *ret_size - 1, ret_rank))
+    if (rank == NULL || size == NULL)
         return false;
+    if (!parse_size(size, 1, LIMIT_SEATS, ret_size) ||
+        !parse_size(rank, 0, *ret_size - 1, ret_rank)) {
+        LOG_WARNING(
+            "mpirun says rank '%s' of '%s': a group has 1 to %d ranks, counted from 0; this "
+            "process stays alone",
+            rank, size, LIMIT_SEATS);
+        return false;
+    }
     if (here == NULL || !parse_size(here, 1, *ret_size, ret_here))
         *ret_here = 1;
     return true;

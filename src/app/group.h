@@ -36,7 +36,7 @@ bool group_wanted(const struct group_options *options);
 struct shared_options;
 
 /* Rank, size and ranks on this machine that mpirun gave this process. False: it did not start it,
- * or gave it none of 1..LIMIT_SEATS ranks. */
+ * or gave it none of 1..LIMIT_SEATS ranks, which a warning says. */
 bool group_mpirun(size_t *ret_rank, size_t *ret_size, size_t *ret_here);
 
 /* A group's secret. */

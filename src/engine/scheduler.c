@@ -223,6 +223,7 @@ void scheduler_view(const struct scheduler *scheduler, struct scheduler_view *re
         .n_pages_used = atomic_load(&scheduler->n_pages_used),
         .heartbeat_ns = atomic_load(&scheduler->heartbeat_ns),
         .n_steps = atomic_load(&scheduler->n_steps),
+        .group_wait_ns = atomic_load(&scheduler->group_wait_ns),
     };
 }
 
@@ -794,6 +795,7 @@ static void show_state(struct scheduler *s)
     atomic_store(&s->n_held_view, held);
     atomic_store(&s->n_again, again);
     atomic_store(&s->n_pages_used, used);
+    atomic_store(&s->group_wait_ns, s->peer_since_ns);
     metric_set(s->metrics.requests_running, (double)running);
     metric_set(s->metrics.requests_held, (double)held);
     metric_set(s->metrics.requests_away, (double)s->n_away);
@@ -827,6 +829,8 @@ enum ferry_status scheduler_step(struct scheduler *scheduler, bool *ret_idle,
     bool heard = s->peers != NULL && sched_hear_peers(s);
     reaped = reap(s) || heard;
     look_at_holds(s);
+    if (s->n_running == 0)
+        s->peer_since_ns = 0; /* who has waited is gone: whoever comes begins anew */
     if (s->peers != NULL)
         sched_send_away(s);
     admit(s);

@@ -47,7 +47,7 @@ struct scheduler {
     atomic_size_t n_waiting, n_waiting_tokens, n_free_slots;
     /* For scheduler_view, the same way; n_again: choices that wait after having run. */
     atomic_size_t n_again, n_running_view, n_held_view, n_pages_used;
-    _Atomic uint64_t heartbeat_ns, n_steps;
+    _Atomic uint64_t heartbeat_ns, n_steps, group_wait_ns;
 };
 
 /* ---- scheduler.c ---- */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { DEFAULT_WEDGED_S = 60, RETRY_DRAINING_S = 5 };
+static const uint64_t GROUP_WAIT_NS = UINT64_C(5000000000);
 
 typedef void route_fn(struct server *server, struct http_exchange *x);
 
@@ -37,13 +38,30 @@ static void health(struct server *s, struct http_exchange *x)
     http_reply(x, good ? 200 : 503, "application/json", body, strlen(body));
 }
 
+/* Answers wait for other ranks longer than it takes to load a lost one's experts. */
+static bool waits_for_group(const struct server *s)
+{
+    struct scheduler_view view;
+
+    scheduler_view(s->scheduler, &view);
+    uint64_t now = clock_now_ns();
+    return view.group_wait_ns > 0 && now > view.group_wait_ns + GROUP_WAIT_NS;
+}
+
 static void ready(struct server *s, struct http_exchange *x)
 {
-    const char *body = is_ready(s)                  ? "{\"status\":\"ready\"}"
-                       : atomic_load(&s->stops) > 0 ? "{\"status\":\"draining\"}"
-                                                    : "{\"status\":\"loading\"}";
+    const char *body = "{\"status\":\"ready\"}";
+    int status = 503;
 
-    http_reply(x, is_ready(s) ? 200 : 503, "application/json", body, strlen(body));
+    if (atomic_load(&s->stops) > 0)
+        body = "{\"status\":\"draining\"}";
+    else if (!is_ready(s))
+        body = "{\"status\":\"loading\"}";
+    else if (waits_for_group(s))
+        body = "{\"status\":\"waiting for other ranks\"}";
+    else
+        status = 200;
+    http_reply(x, status, "application/json", body, strlen(body));
 }
 
 static void work(struct server *s, struct http_exchange *x, enum openai_kind kind)

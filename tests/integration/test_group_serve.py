@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """A server over several ranks: answers are spread over them and have the bytes of one rank's, also when a rank
-that computes some of them is killed or stopped in the middle."""
+that computes some of them is killed or stopped in the middle; and what is said when an expert is nowhere."""
 
 import json
 import os
+import shutil
 import signal
+import socket
 import threading
 import time
 import urllib.request
@@ -57,8 +59,8 @@ class Served(cli.Case):
             self.assertTrue(text.startswith("["), f"answer {i}: {text}")
         return got
 
-    def start(self, *args):
-        server = serve.Server(cli.DEMO, "--threads", "1", *args).wait_ready()
+    def start(self, *args, model=cli.DEMO):
+        server = serve.Server(model, "--threads", "1", *args).wait_ready()
         self.addCleanup(server.stop)
         return server
 
@@ -114,6 +116,46 @@ class Served(cli.Case):
             time.sleep(1.5)
             os.kill(pids[1], signal.SIGCONT)
         self.check_fault(fault)
+
+    def test_an_expert_that_nobody_has(self):
+        """The file is damaged and the rank that had its experts is killed: answers wait, /ready says so for as
+        long as one does, and when the file is whole again they come, with the bytes of one rank."""
+        model = cli.scratch("damaged")
+        shutil.copytree(cli.DEMO, model)
+        self.good("inspect", model, "--write-manifest")
+        want = self.answers(self.start())
+        path = os.path.join(model, "model.safetensors")
+        with open(path, "rb") as f:
+            whole = f.read()
+        first = 8 + int.from_bytes(whole[:8], "little")
+        names = json.loads(whole[8:first])
+        bad = bytearray(whole)
+        for name, tensor in names.items():
+            if ".experts." in name:
+                bad[first + tensor["data_offsets"][0]] ^= 1
+
+        def write(data):  # in place: the ranks have this very file
+            with open(path, "r+b") as f:
+                f.write(data)
+        server = self.start("--ranks", "2", model=model)
+        write(bad)
+        os.kill(ranks_of(server.pid)[0], signal.SIGKILL)
+        body = json.dumps(body_of(1)).encode()
+        with socket.create_connection((server.host, server.port)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+                           b"\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            self.until_ready(server, 503)
+            self.assertIn(b"waiting for other ranks", server.get("/ready").body)
+        self.until_ready(server, 200)  # who waited has left
+        got = self.answers(server, during=lambda: (self.until_ready(server, 503), write(whole)))
+        self.assertEqual(got, want)
+        self.until_ready(server, 200)
+
+    def until_ready(self, server, status):
+        until = time.monotonic() + 15
+        while server.get("/ready").status != status:
+            self.assertLess(time.monotonic(), until, f"/ready is not {status}")
+            time.sleep(0.05)
 
 
 if __name__ == "__main__":
