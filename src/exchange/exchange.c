@@ -197,7 +197,9 @@ bool exchange_serve(struct exchange *exchange, uint64_t timeout_ns, bool once)
         exchange->seen_rings = rings;
         if (now >= until || (once && (any || woken)))
             return any;
-        if (!served && !serve_poll(exchange, until))
-            fabric_sleep(fabric, rings, until - now);
+        if (served || serve_poll(exchange, until))
+            continue;
+        now = fabric_now_ns(fabric);
+        fabric_sleep(fabric, rings, until > now ? until - now : 0);
     }
 }

@@ -40,7 +40,7 @@ struct exchange_rows {
 struct exchange_job {
     size_t layer, n_experts, n_slots;
     const int32_t *begin; /* [n_experts + 1] */
-    /* [n_slots] each slot's row as A32, and as f32; NULL: no expert of the layer takes it */
+    /* [n_slots] each slot's row as A32, and as f32; NULL: rows did not come so */
     const void *const *a32_at, *const *f32_at;
     float *out; /* [n_slots, out_stride] */
     size_t out_stride;

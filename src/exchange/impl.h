@@ -94,6 +94,7 @@ struct exchange {
     uint32_t *pass_rows;         /* [max_slots] scratch */
     struct inbox (*inboxes)[LANE_N_CHANNELS]; /* [n_seats] */
     struct origin origins[LIMIT_SEATS];
+    bool clogged[LIMIT_SEATS];          /* had no room for an answer, for REPLY_NS */
     uint32_t seen_rings;                /* at the last look of exchange_serve */
     struct exchange_pair *served_pairs; /* [2 * max_slots] private copies for one job */
     int next_seat;                      /* whose messages are looked at first: in turn */
@@ -166,6 +167,14 @@ static inline uint64_t round_message_id(const struct round *round, size_t part)
 static inline bool impl_has_enough(const struct exchange *x, size_t n_pairs)
 {
     return n_pairs >= ROWS_ENOUGH * x->shape.n_experts;
+}
+
+/* Bytes of replies that may stay in a lane until the round ends, and of one reply of several sums.
+ * A quarter of the ring: of the rest, which may be in two pieces, one always has room for another
+ * reply; otherwise a holder could wait for room that only its own further replies would free. */
+static inline size_t impl_held_most(const struct exchange *x)
+{
+    return fabric_max_payload(x->options.fabric, LANE_REPLY) / 2;
 }
 
 /* The longest wait for rows of other origins. */

@@ -71,14 +71,6 @@ static enum ferry_status find_holders(struct exchange *x, const struct round *ro
     return FERRY_OK;
 }
 
-/* Bytes of replies that may stay in a lane until the round ends, and of one reply of several sums.
- * A quarter of the ring: of the rest, which may be in two pieces, one always has room for another
- * reply; otherwise a holder could wait for room that only its own further replies would free. */
-static size_t held_most(const struct exchange *x)
-{
-    return fabric_max_payload(x->options.fabric, LANE_REPLY) / 2;
-}
-
 static struct plan_limits limits_of(const struct exchange *x, const struct round *round)
 {
     struct plan_limits limits = {.row_bytes = wire_row_bytes(&x->shape, round->flags),
@@ -87,7 +79,7 @@ static struct plan_limits limits_of(const struct exchange *x, const struct round
 
     if (x->options.fabric != NULL) {
         limits.request_bytes = fabric_max_payload(x->options.fabric, LANE_REQUEST);
-        limits.reply_bytes = min_size(CHUNK_BYTES, held_most(x));
+        limits.reply_bytes = min_size(CHUNK_BYTES, impl_held_most(x));
     }
     return limits;
 }
@@ -220,6 +212,8 @@ enum ferry_status exchange_begin(struct exchange *exchange, size_t slot,
     struct plan_limits limits;
 
     FERRY_ASSERT(slot < (x->options.fabric != NULL ? EXCHANGE_ROUNDS : 1) && !round->open);
+    /* Rows of all ranks meet in one job: they have the same experts. */
+    FERRY_ASSERT(x->options.fabric == NULL || input->n_experts == x->options.max_experts);
     FERRY_ASSERT(input->n_tokens <= x->options.max_tokens && input->top_k <= x->options.max_top_k &&
                  input->n_experts <= x->options.max_experts && input->layer < x->options.n_layers);
     round->input = *input;
@@ -311,7 +305,7 @@ bool round_reply(struct exchange *x, struct inbox *inbox, size_t place)
         part->state = PART_REFUSED;
         return true;
     }
-    bool hold = inbox->n <= INBOX_MAX / 2 && inbox->n_bytes <= held_most(x);
+    bool hold = inbox->n <= INBOX_MAX / 2 && inbox->n_bytes <= impl_held_most(x);
     wire_ask_for(m->data, h->n_bytes);
     part->sums = m->data;
     part->sums_bf16 = x->options.combine_bf16;
@@ -452,10 +446,12 @@ static enum ferry_status complete(struct exchange *x, struct round *round, struc
         }
         /* Rows of the layer that own ones wait in are left for their job; the others' rows are what
          * those that are awaited need to come here. */
-        if (round->n_owed == 0 || serve_others(x, gathers ? round->input.layer : SIZE_MAX))
+        if (round->n_owed == 0)
             continue;
         if (now - round->start_ns > x->options.deadline_ns)
             return too_late(x, round, now, err);
+        if (serve_others(x, gathers ? round->input.layer : SIZE_MAX))
+            continue;
         await(x, round, seen, now);
     }
     return FERRY_OK;

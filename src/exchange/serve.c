@@ -12,6 +12,7 @@
 #include <string.h>
 
 static const uint64_t RESERVE_NS = UINT64_C(10000000000); /* longest wait for a peer's credit */
+static const uint64_t REPLY_NS = UINT64_C(1000000000);    /* the same, to answer it */
 static const uint64_t LOOK_NS = UINT64_C(5000000);
 
 /* ---- messages ---- */
@@ -190,7 +191,10 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
                                 struct ferry_error *err)
 {
     struct fabric *f = x->options.fabric;
-    uint64_t start = fabric_now_ns(f);
+    uint64_t start = fabric_now_ns(f), patience = RESERVE_NS;
+
+    if (channel == LANE_REPLY)
+        patience = x->clogged[seat] ? 0 : REPLY_NS;
 
     for (;;) {
         uint32_t seen = fabric_rings(f);
@@ -203,6 +207,8 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
                                    ? fabric_reserve(f, seat, channel, n_bytes, ret_data)
                                    : FERRY_ERR_PEER;
         bool is_out = !impl_is_live(x, x->self); /* then nobody makes room for it either */
+        if (st == FERRY_OK && channel == LANE_REPLY)
+            x->clogged[seat] = false;
         if (st == FERRY_OK || (st == FERRY_AGAIN && channel == LANE_REPLY && (!is_live || is_out)))
             return st;
         if (st == FERRY_AGAIN && is_out)
@@ -210,7 +216,9 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
         if (st != FERRY_AGAIN)
             return FERRY_FAIL(err, st, "exchange: seat %d cannot take %zu bytes", seat, n_bytes);
         uint64_t now = fabric_now_ns(f);
-        if (now - start > RESERVE_NS)
+        if (now - start >= patience && channel == LANE_REPLY)
+            x->clogged[seat] = true; /* it does not take what it has asked for: others come first */
+        if (now - start >= patience)
             return FERRY_FAIL(err, FERRY_ERR_TIMEOUT,
                               "exchange: dispatch to seat %d waited %.1f s for room for %zu bytes",
                               seat, (double)(now - start) * 1e-9, n_bytes);
@@ -267,7 +275,8 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
         return false; /* in a later job; but one that never fits is refused below */
     enum ferry_status st = is_bundle ? bundle_own(x, m, &request, pairs, &header, &err)
                                      : wire_request_read(&request, pairs, &x->shape, m, &err);
-    if (st != FERRY_OK || request.n_groups != header.n_groups) {
+    if (st != FERRY_OK || request.n_groups != header.n_groups ||
+        request.n_groups * impl_sum_bytes(x) > fabric_max_payload(x->options.fabric, LANE_REPLY)) {
         if (x->ledger.bad_messages++ == 0)
             LOG_WARNING("exchange: seat %d sent what no rank may send (%s); ignored", seat,
                         st != FERRY_OK ? err.msg : "groups");
@@ -286,12 +295,25 @@ static bool add_request(struct exchange *x, struct batch *b, int seat, size_t pl
     return true;
 }
 
-/* Whether there is something to compute in a place. Whoever is silent waits: its requests stay
- * until it is heard again, or its lanes are gone. */
+/* Whether sums for a seat have a place. Whoever hangs takes none: its requests would be computed
+ * again and again, and each answer waited for. */
+static bool has_room(const struct exchange *x, int seat)
+{
+    struct fabric *f = x->options.fabric;
+    void *data;
+
+    return !x->clogged[seat] ||
+           fabric_reserve(f, seat, LANE_REPLY, impl_held_most(x), &data) != FERRY_AGAIN;
+}
+
+/* Whether there is something to compute in a place. Whoever is silent waits, and who takes no
+ * answers: its requests stay until it is heard again, or its lanes are gone. */
 static bool is_waiting(const struct exchange *x, const struct inbox *inbox, size_t place)
 {
-    return !inbox->done[place] && inbox->own[place] &&
-           impl_is_live(x, inbox->messages[place].header.origin);
+    int origin = inbox->messages[place].header.origin;
+
+    return !inbox->done[place] && inbox->own[place] && impl_is_live(x, origin) &&
+           has_room(x, origin);
 }
 
 /* Adds the waiting requests of b->layer, seats in turn. */
@@ -512,6 +534,7 @@ static void run_layer(struct exchange *x, size_t layer, struct round *round, siz
     double ns = (double)(fabric_now_ns(x->options.fabric) - start);
     double waited = (double)(x->ledger.others_ns - others); /* in answer, already counted */
     x->ledger.others_ns += ns > waited ? (uint64_t)((ns - waited) * share) : 0;
+    ns = ns > waited ? ns - waited : 0; /* for credit: no expert's */
     if (round != NULL)
         x->job_ns = x->job_ns > 0 ? 0.8 * x->job_ns + 0.2 * ns : ns;
 }

@@ -340,6 +340,66 @@ static void who_has_finished_a_step_is_not_awaited(void **state)
     crew_end(&c, false);
 }
 
+/* ---- an origin that takes no answers ---- */
+
+static void *end_of_rank_one(void *arg)
+{
+    struct apart *a = arg;
+
+    a->n_wrong += exchange_end(a->crew->members[1].x, 0, NULL) != FERRY_OK;
+    atomic_store(&a->passed, true);
+    return NULL;
+}
+
+/* Rank 1 asks for more sums than its lane holds, and hangs: it lives, and takes nothing. Rank 0
+ * answers rank 2 all the same, computes nothing in vain, and owes rank 1 nothing less. */
+static void who_takes_no_answers_holds_up_nobody(void **state)
+{
+    static const size_t SMALL_REPLIES[LANE_N_CHANNELS] = {1 << 20, TOP_K * HIDDEN * 4};
+    struct crew c = {.n = 3, .seed = 7, .placement = placed(3, 1, 0)};
+    struct apart a = {.crew = &c};
+    pthread_t thread;
+
+    (void)state;
+    crew_start(&c, SMALL_REPLIES);
+    struct exchange *x[3] = {c.members[0].x, c.members[1].x, c.members[2].x};
+    struct exchange *one = alone_on(c.members[0].device, false);
+    struct input *in = c.members[1].in, *few = c.members[2].in;
+    make_input(in, 3);
+    make_input(few, 4);
+    for (size_t i = 0; i < 3 * TOP_K; i++)
+        few->experts[i] = (int32_t)(i % TOP_K); /* all of them at rank 0 */
+    struct exchange_round_input many = round_of(in, 0, 0, TOKENS), other = round_of(few, 1, 0, 3);
+    assert_int_equal(exchange_begin(x[1], 0, &many, NULL), FERRY_OK);
+    (void)exchange_serve(x[0], 0, false);
+    assert_int_equal(exchange_begin(x[2], 0, &other, NULL), FERRY_OK);
+    (void)exchange_serve(x[0], 0, false);
+    uint64_t n_jobs = exchange_ledger(x[0])->jobs;
+    for (int i = 0; i < 20; i++)
+        assert_false(exchange_serve(x[0], 1000000, false));
+    assert_int_equal(exchange_ledger(x[0])->jobs, n_jobs);
+    assert_int_equal(exchange_end(x[2], 0, NULL), FERRY_OK);
+    static struct input wanted;
+    wanted = *few;
+    struct exchange_round_input again = round_of(&wanted, 1, 0, 3);
+    assert_int_equal(exchange_run(one, &again, NULL), FERRY_OK);
+    assert_memory_equal(wanted.out, few->out, 3 * HIDDEN * sizeof(float));
+    /* It goes on. */
+    assert_int_equal(pthread_create(&thread, NULL, end_of_rank_one, &a), 0);
+    while (!atomic_load(&a.passed)) {
+        (void)exchange_serve(x[0], 0, false);
+        (void)exchange_serve(x[2], 0, false);
+    }
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&a.n_wrong), 0);
+    wanted = *in;
+    again = round_of(&wanted, 0, 0, TOKENS);
+    assert_int_equal(exchange_run(one, &again, NULL), FERRY_OK);
+    assert_memory_equal(wanted.out, in->out, sizeof wanted.out);
+    exchange_destroy(one);
+    crew_end(&c, false);
+}
+
 enum { FEW = 2, MANY_TOKENS = 192 };
 
 /* Own rows of layer 1, all for the first of two experts, which is here, while rank 1 is still in
@@ -404,6 +464,7 @@ int main(void)
         cmocka_unit_test(rows_of_other_formats_have_jobs_of_their_own),
         cmocka_unit_test(who_gathers_serves_other_layers),
         cmocka_unit_test(who_has_finished_a_step_is_not_awaited),
+        cmocka_unit_test(who_takes_no_answers_holds_up_nobody),
         cmocka_unit_test(who_has_rows_enough_does_not_gather),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
