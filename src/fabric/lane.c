@@ -5,8 +5,8 @@
  *
  * Messages never wrap: one that does not fit before the ring's end is preceded by a skip marker, a
  * header whose n_bytes no message can have; where an empty ring is begun anew, its shared part says
- * so. All positions count bytes since the beginning and are
- * multiples of LANE_ALIGN, so that a header always fits before the end. */
+ * so. All positions count bytes since the beginning and are multiples of LANE_ALIGN, so that a
+ * header always fits before the end. */
 #include "fabric/lane.h"
 
 #include "base/assert.h"
@@ -159,6 +159,7 @@ void lane_commit(struct lane *lane, const struct lane_header *header)
 
     if (skip > 0 && tail_after(lane, skip) != lane->tail) {
         /* A marker could be overwritten: the rest is room at once. Ordered by head's release. */
+        FERRY_ASSERT(!lane->hooks.publish); /* it does not travel */
         atomic_store_explicit(&lane->shared->rewound, from, memory_order_relaxed);
         at = 0;
     } else if (skip > 0) {
@@ -234,8 +235,9 @@ static bool read_header(const struct lane *lane, struct lane_header *ret_header,
 
 /* Reads the first line of what is new, by the clock. One behind it is read before: the address is
  * translated then, which would count as much and has nothing to do with caches. Both are the
- * receiver's until they are released; in a rest that was left out the sender may write already. */
-static void sample_line(struct lane *lane)
+ * receiver's until they are released; in a rest that was left out the sender may write already.
+ * False: too little has come. */
+static bool sample_line(struct lane *lane)
 {
     size_t at = (size_t)(lane->taken & (lane->ring_bytes - 1)), left = lane->ring_bytes - at;
     uint64_t unread = lane->head - lane->taken;
@@ -246,16 +248,17 @@ static void sample_line(struct lane *lane)
         left = lane->ring_bytes;
     }
     if (unread <= BEHIND || left <= BEHIND)
-        return;
+        return false;
     const volatile unsigned char *line = lane->shared->ring + at;
     (void)line[BEHIND];
     uint64_t begin_ns = clock_now_ns();
     (void)*line;
     uint64_t ns = clock_now_ns() - begin_ns;
-    if (ns >= SAMPLE_MOST_NS)
-        return;
-    float sample = (float)ns;
-    lane->line_ns += lane->line_ns > 0 ? (sample - lane->line_ns) * SAMPLE_WEIGHT : sample;
+    if (ns < SAMPLE_MOST_NS) {
+        float sample = (float)ns;
+        lane->line_ns += lane->line_ns > 0 ? (sample - lane->line_ns) * SAMPLE_WEIGHT : sample;
+    }
+    return true;
 }
 
 bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned char **ret_data)
@@ -272,8 +275,8 @@ bool lane_take(struct lane *lane, struct lane_header *ret_header, const unsigned
         }
         if (lane->taken == lane->head)
             return false;
-        if (lane->bell != NULL && lane->n_news++ % NEWS_PER_SAMPLE == 0)
-            sample_line(lane);
+        if (lane->bell != NULL && (lane->n_news % NEWS_PER_SAMPLE != 0 || sample_line(lane)))
+            lane->n_news++;
     }
     if (!read_header(lane, &header, &at)) {
         lane->broken = true;
