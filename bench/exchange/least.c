@@ -1,5 +1,5 @@
-/* What the work of a round takes without an exchange: the floor under every figure of run.py for 2
- * ranks in one host.
+/* What the work of a round takes without an exchange: the floor under Ferry's and baseline B's
+ * figures of run.py for 2 ranks in one host. (A's rows are others: bf16, and as many as experts.)
  *
  * Two processes, pinned, over one shared mapping. Each quantises its tokens into memory that the
  * other reads, makes a row of every row that came where the other reads it, and adds that to what
@@ -16,6 +16,7 @@
 
 #include <immintrin.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,7 +26,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { HIDDEN = 2048, ROUNDS_MOST = 2000, WARM = 20, CACHE_LINE = 64, TOKENS_MOST = 16384 };
+enum {
+    AHEAD = 512,
+    /* values that are asked for before their turn */ HIDDEN = 2048,
+    ROUNDS_MOST = 2000,
+    WARM = 20,
+    CACHE_LINE = 64,
+    TOKENS_MOST = 16384
+};
 
 /* A rank's part of the shared mapping. Flags count rounds. */
 struct side {
@@ -92,17 +100,23 @@ static void widen(float *dst, const unsigned char *row, float by, const float *o
     for (size_t c = 0; c < HIDDEN; c += 8) {
         __m256 v = values(row, scales, c, factor);
         if (other != NULL) {
-            _mm_prefetch((const char *)(other + c) + HIDDEN, _MM_HINT_T0);
+            _mm_prefetch((const char *)(other + c + AHEAD), _MM_HINT_T0);
             v = _mm256_add_ps(v, _mm256_load_ps(other + c));
         }
         _mm256_store_ps(dst + c, v);
     }
 }
 
-/* The other process may have failed; its own message says why. */
-static void check_other(void)
+/* The other process may have ended: with what is awaited, or with a message that says why not. */
+static void check_other(const _Atomic size_t *count, size_t round)
 {
-    if (child > 0 ? waitpid(child, NULL, WNOHANG) != 0 : getppid() != parent)
+    siginfo_t ended = {0};
+    bool is_gone = child > 0
+                       ? waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+                             ended.si_pid != 0
+                       : getppid() != parent;
+
+    if (is_gone && atomic_load_explicit(count, memory_order_acquire) < round)
         exit(1);
 }
 
@@ -112,7 +126,7 @@ static void await(const _Atomic size_t *count, size_t round)
 
     for (size_t i = 1; atomic_load_explicit(count, memory_order_acquire) < round; i++) {
         if (i % LOOK_EVERY == 0)
-            check_other();
+            check_other(count, round);
         cpu_relax();
     }
 }
