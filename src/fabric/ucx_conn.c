@@ -379,13 +379,14 @@ static void free_inbox(struct ucx_inbox *box)
 void ucx_close(struct transport_conn *conn, bool keep_lanes)
 {
     struct transport *transport = conn->owner;
+    bool lost = conn->failed;
 
     transport->conns[conn->label.slot] = NULL;
     conn->failed = true; /* nothing is sent or said any more */
     watch(conn);
     ucx_lanes_close(conn, keep_lanes);
-    if (ucx_watch_is_gone(&conn->watch))
-        conn->linger_until_ns = 0; /* nobody is in a handshake there */
+    if (lost)
+        conn->linger_until_ns = 0;
     if (conn->fd >= 0)
         (void)close(conn->fd);
     conn->fd = -1;

@@ -279,7 +279,6 @@ struct transport_conn {
     struct ucx_inbox *partial, *first, *last;
     /* Lanes. */
     ucp_ep_h ep;              /* NULL: none travels */
-    bool posted;              /* a first message */
     uint64_t linger_until_ns; /* a closed one's ep stays so long, see ucx_conn_reap */
     unsigned n_sends;         /* active messages that UCX still holds */
     struct ucx_lanes lanes;

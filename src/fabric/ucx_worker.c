@@ -220,19 +220,15 @@ bool ucx_worker_may_sleep(struct transport *transport)
 
 /* ---- endpoints ---- */
 
-/* A new endpoint's other side may be in the middle of its handshake, which begins with the opening
- * or with a first message, and UCX 1.13.1 ends that process by an assertion (wireup_ep.c,
- * "pending_count") when a message of it fails. So whoever closes an endpoint keeps it so long after
- * these, unless UCX itself has given it up or the other process is gone. */
+/* A new endpoint's other side may be in the middle of its handshake, and UCX 1.13.1 ends that
+ * process by an assertion (wireup_ep.c, "pending_count") when a message of it fails. So whoever
+ * closes an endpoint stays so long after it was opened. */
 static const uint64_t LINGER_NS = 200000000u;
 
 static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
-    struct transport_conn *conn = arg;
-
     (void)ep;
-    conn->linger_until_ns = 0;
-    ucx_conn_fail(conn, ucs_status_string(status));
+    ucx_conn_fail(arg, ucs_status_string(status));
 }
 
 enum ferry_status ucx_endpoint_open(struct transport_conn *conn, const unsigned char *address,
@@ -310,9 +306,6 @@ void ucx_endpoint_post(struct ucx_send *send, enum ucx_message id, size_t n_head
         .flags = UCP_AM_SEND_FLAG_EAGER,
     };
 
-    if (!conn->posted)
-        conn->linger_until_ns = clock_now_ns() + LINGER_NS;
-    conn->posted = true;
     conn->n_sends++;
     if (send->in_flight != NULL)
         (*send->in_flight)++;
