@@ -123,9 +123,8 @@ enum ferry_status loaded_open(struct loaded *loaded, const struct shared_options
                               const struct load_request *request, struct ferry_error *err);
 void loaded_close(struct loaded *loaded);
 
-/* Prints "ferry: error: ..." and returns the exit code: EXIT_USAGE when something was asked for
- * that cannot be (FERRY_ERR_ARG), else EXIT_FAILED. Flags that are wrong by themselves are found
- * before. */
+/* Prints "ferry: error: ..." and returns EXIT_FAILED. Wrong flags are EXIT_USAGE, found before
+ * anything is loaded. */
 int fail(enum ferry_status status, const struct ferry_error *err);
 
 /* Prints one JSON value and a newline on stdout, then frees it. Returns an exit code (1 when stdout

@@ -209,7 +209,7 @@ int fail(enum ferry_status status, const struct ferry_error *err)
 {
     (void)fflush(stdout);
     LOG_ERROR("%s", err->msg[0] != 0 ? err->msg : ferry_status_text(status));
-    return status == FERRY_ERR_ARG ? EXIT_USAGE : EXIT_FAILED;
+    return EXIT_FAILED;
 }
 
 int print_json(json_t *json)
