@@ -26,14 +26,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum {
-    AHEAD = 512,
-    /* values that are asked for before their turn */ HIDDEN = 2048,
-    ROUNDS_MOST = 2000,
-    WARM = 20,
-    CACHE_LINE = 64,
-    TOKENS_MOST = 16384
-};
+enum { HIDDEN = 2048, ROUNDS_MOST = 2000, WARM = 20, CACHE_LINE = 64, TOKENS_MOST = 16384 };
+enum { AHEAD = 512 }; /* values that are asked for before their turn */
 
 /* A rank's part of the shared mapping. Flags count rounds. */
 struct side {

@@ -174,8 +174,7 @@ struct scheduler_view {
     size_t n_pages, n_pages_used; /* used: by running requests, cached prefixes not counted */
     uint64_t heartbeat_ns;        /* when the owner was last seen between two steps */
     uint64_t n_steps;
-    uint64_t
-        group_wait_ns; /* since when answers have been waiting for other ranks; 0: they do not */
+    uint64_t group_wait_ns; /* since when answers wait for other ranks; 0: they do not */
 };
 void scheduler_view(const struct scheduler *scheduler, struct scheduler_view *ret_view);
 

@@ -216,12 +216,13 @@ enum ferry_status serve_reserve(struct exchange *x, int seat, enum lane_channel 
         if (st != FERRY_AGAIN)
             return FERRY_FAIL(err, st, "exchange: seat %d cannot take %zu bytes", seat, n_bytes);
         uint64_t now = fabric_now_ns(f);
-        if (now - start >= patience && channel == LANE_REPLY)
-            x->clogged[seat] = true; /* it does not take what it has asked for: others come first */
-        if (now - start >= patience)
+        if (now - start >= patience) {
+            if (channel == LANE_REPLY)
+                x->clogged[seat] = true; /* it takes none of what it asks for: others come first */
             return FERRY_FAIL(err, FERRY_ERR_TIMEOUT,
                               "exchange: dispatch to seat %d waited %.1f s for room for %zu bytes",
                               seat, (double)(now - start) * 1e-9, n_bytes);
+        }
         /* Whoever waits for room takes what has come, or two ranks could wait for each other. */
         serve_collect(x);
         if (channel == LANE_REQUEST && !x->in_job && serve_others(x, SIZE_MAX))
@@ -531,10 +532,10 @@ static void run_layer(struct exchange *x, size_t layer, struct round *round, siz
     size_t n_own = round != NULL ? round->plan.parts[part].n_pairs : 0;
     double share = b.n_pairs > 0 ? (double)(b.n_pairs - n_own) / (double)b.n_pairs : 0;
     run_batch(x, &b, round, part);
-    double ns = (double)(fabric_now_ns(x->options.fabric) - start);
-    double waited = (double)(x->ledger.others_ns - others); /* in answer, already counted */
-    x->ledger.others_ns += ns > waited ? (uint64_t)((ns - waited) * share) : 0;
-    ns = ns > waited ? ns - waited : 0; /* for credit: no expert's */
+    uint64_t took = fabric_now_ns(x->options.fabric) - start;
+    uint64_t waited = x->ledger.others_ns - others; /* for credit, in answer: counted there */
+    double ns = took > waited ? (double)(took - waited) : 0;
+    x->ledger.others_ns += (uint64_t)(ns * share);
     if (round != NULL)
         x->job_ns = x->job_ns > 0 ? 0.8 * x->job_ns + 0.2 * ns : ns;
 }

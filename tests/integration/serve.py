@@ -298,13 +298,18 @@ class Server:
 
     def stream(self, path, body, key=None, headers=None, timeout=ANSWER_S, rcvbuf=None):
         """Sends a streaming request, returns a Stream whose headers have arrived."""
-        data = json.dumps({**body, "stream": True}).encode() if isinstance(body, dict) else body
+        body = {**body, "stream": True} if isinstance(body, dict) else body
+        return Stream(self.ask(path, body, key, headers, timeout, rcvbuf), time.monotonic())
+
+    def ask(self, path, body, key=None, headers=None, timeout=ANSWER_S, rcvbuf=None):
+        """Sends a request and waits for nothing; returns the connection."""
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
         sock = self.connect(timeout, rcvbuf)
         lines = [f"POST {path} HTTP/1.1", f"Host: {self.host}:{self.port}",
                  f"Content-Length: {len(data)}"]
         lines += [f"{k}: {v}" for k, v in self.headers(key, headers).items()]
         sock.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
-        return Stream(sock, time.monotonic())
+        return sock
 
     def connect(self, timeout=ANSWER_S, rcvbuf=None):
         """A bare connection."""

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 import urllib.request
@@ -140,10 +139,7 @@ class Served(cli.Case):
         server = self.start("--ranks", "2", model=model)
         write(bad)
         os.kill(ranks_of(server.pid)[0], signal.SIGKILL)
-        body = json.dumps(body_of(1)).encode()
-        with socket.create_connection((server.host, server.port)) as client:
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
-                           b"\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        with server.ask("/v1/completions", body_of(1)):
             self.until_ready(server, 503)
             self.assertIn(b"waiting for other ranks", server.get("/ready").body)
         self.until_ready(server, 200)  # who waited has left

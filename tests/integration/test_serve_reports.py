@@ -3,7 +3,6 @@
 public reports (docs/bugs-covered.md) that it keeps out.
 """
 
-import json
 import signal
 import threading
 import time
@@ -165,11 +164,7 @@ class Leaving(serve.Case):
 
     def post_and_keep(self, body):
         """Sends a request, reads nothing; returns the socket."""
-        sock = self.server.connect()
-        data = json.dumps(body).encode()
-        sock.sendall((f"POST {TEXT} HTTP/1.1\r\nHost: {self.server.host}\r\n"
-                      f"Content-Length: {len(data)}\r\n\r\n").encode() + data)
-        return sock
+        return self.server.ask(TEXT, body)
 
     def test_T08_a_closed_answer_ends(self):
         for how in ("stream", "whole"):

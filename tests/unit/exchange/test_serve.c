@@ -255,6 +255,29 @@ static enum ferry_status run_layer(struct member *m, size_t layer)
     return exchange_run(m->x, &round, NULL);
 }
 
+/* Two ranks, of which the second does what `rank_one` says. */
+static void begin_apart(struct apart *a, void *(*rank_one)(void *), pthread_t *ret_thread)
+{
+    struct crew *c = a->crew;
+
+    c->tokens[0] = 6;
+    c->tokens[1] = 7;
+    crew_start(c, WIDE);
+    make_input(c->members[0].in, 3);
+    make_input(c->members[1].in, 4);
+    (void)pthread_barrier_init(&a->sent, NULL, 2);
+    assert_int_equal(pthread_create(ret_thread, NULL, rank_one, a), 0);
+}
+
+static void end_apart(struct apart *a, pthread_t thread)
+{
+    fake_kill(a->crew->group, 0);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&a->n_wrong), 0);
+    (void)pthread_barrier_destroy(&a->sent);
+    crew_end(a->crew, false);
+}
+
 static void *rank_one_behind(void *arg)
 {
     struct apart *a = arg;
@@ -283,13 +306,7 @@ static void who_gathers_serves_other_layers(void **state)
     pthread_t other;
 
     (void)state;
-    c.tokens[0] = 6;
-    c.tokens[1] = 7;
-    crew_start(&c, WIDE);
-    make_input(c.members[0].in, 3);
-    make_input(c.members[1].in, 4);
-    (void)pthread_barrier_init(&a.sent, NULL, 2);
-    assert_int_equal(pthread_create(&other, NULL, rank_one_behind, &a), 0);
+    begin_apart(&a, rank_one_behind, &other);
     a.n_wrong += run_layer(m, 0) != FERRY_OK;
     atomic_store(&a.passed, true);
     fabric_wake(fake_end(c.group, 1));
@@ -297,11 +314,7 @@ static void who_gathers_serves_other_layers(void **state)
     uint64_t before = exchange_ledger(m->x)->jobs;
     a.n_wrong += run_layer(m, 1) != FERRY_OK;
     assert_int_equal(exchange_ledger(m->x)->jobs, before + 2);
-    fake_kill(c.group, 0);
-    (void)pthread_join(other, NULL);
-    assert_int_equal(atomic_load(&a.n_wrong), 0);
-    (void)pthread_barrier_destroy(&a.sent);
-    crew_end(&c, false);
+    end_apart(&a, other);
 }
 
 static void *rank_one_idle(void *arg)
@@ -324,20 +337,12 @@ static void who_has_finished_a_step_is_not_awaited(void **state)
     pthread_t other;
 
     (void)state;
-    c.tokens[0] = 6;
-    c.tokens[1] = 7;
-    crew_start(&c, WIDE);
-    make_input(c.members[0].in, 3);
-    make_input(c.members[1].in, 4);
-    assert_int_equal(pthread_create(&other, NULL, rank_one_idle, &a), 0);
+    begin_apart(&a, rank_one_idle, &other);
     for (size_t step = 0; step < 3; step++) {
         for (size_t layer = 0; layer < (step == 0 ? LAYERS : 1); layer++)
             a.n_wrong += run_layer(&c.members[0], layer) != FERRY_OK;
     }
-    fake_kill(c.group, 0);
-    (void)pthread_join(other, NULL);
-    assert_int_equal(atomic_load(&a.n_wrong), 0);
-    crew_end(&c, false);
+    end_apart(&a, other);
 }
 
 /* ---- an origin that takes no answers ---- */
