@@ -44,6 +44,7 @@ struct member {
     struct exchange *x;
     struct input *in;
     bool broken;     /* it cannot load experts */
+    size_t n_short;  /* jobs whose last row its experts do not compute */
     size_t n_failed; /* of its rounds */
 };
 

@@ -48,6 +48,22 @@ static void who_cannot_load_is_passed_over(void **state)
     crew_end(&c, false);
 }
 
+/* A sum without all its rows does not leave: somebody else is asked. */
+static void who_computes_too_few_is_passed_over(void **state)
+{
+    struct crew c = {.n = 3, .n_rounds = 4, .seed = 10, .placement = placed(3, 1, 0)};
+
+    (void)state;
+    c.tokens[0] = 9;
+    crew_start(&c, WIDE);
+    c.members[1].n_short = 2;
+    crew_run(&c);
+    assert_int_equal(atomic_load(&c.n_failed), 0);
+    assert_int_equal(c.members[1].n_short, 0);
+    assert_true(exchange_ledger(c.members[0].x)->redirected > 0);
+    crew_end(&c, false);
+}
+
 static void nobody_left_is_an_error(void **state)
 {
     struct crew c = {.n = 2, .placement = placed(2, 1, 0)};
@@ -463,6 +479,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_cannot_load_is_passed_over),
+        cmocka_unit_test(who_computes_too_few_is_passed_over),
         cmocka_unit_test(nobody_left_is_an_error),
         cmocka_unit_test(nonsense_harms_nobody_else),
         cmocka_unit_test(wrong_replies_are_not_combined),
